@@ -1,0 +1,93 @@
+"""Dependencies point one way: this reads every import of the package and holds it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import lowchurn
+
+PACKAGE = Path(lowchurn.__file__).parent
+
+# Each room, and the rooms of lowchurn that it may import. A room may always import itself.
+FLOOR = {"checks"}
+MATHS = FLOOR | {"scoring", "metrics"}
+WORDS = MATHS | {"strategies", "theory"}
+TRAINED = WORDS | {"learners", "nets"}
+CHOSEN = TRAINED | {"selection"}
+FRONT = CHOSEN | {"estimator", "persistence"}
+ALLOWED = {
+    "checks": set(),
+    "scoring": FLOOR,
+    "metrics": FLOOR | {"scoring"},
+    "strategies": MATHS,
+    "theory": WORDS,
+    "nets": WORDS,
+    "learners": TRAINED,
+    "selection": TRAINED,
+    "persistence": CHOSEN,
+    "estimator": FRONT,
+    "demo": FRONT,
+    "audit": MATHS,
+    "report": MATHS | {"audit"},
+    "bench": FRONT,
+    "cli": FRONT | {"audit", "report", "bench", "demo"},
+}
+
+# Heavy libraries, and the only places that may import them.
+EDGES = {
+    "torch": ("nets/", "learners/torch.py", "bench/"),
+    "triton": ("nets/",),
+    "numba": ("nets/",),
+    "lightgbm": ("learners/lightgbm.py",),
+    "xgboost": ("learners/xgboost.py",),
+    "catboost": ("learners/catboost.py",),
+    "ibis": ("audit/counts.py",),
+    "duckdb": ("audit/counts.py", "bench/"),
+    "pyspark": (),
+    "altair": ("report/", "bench/figures.py"),
+    "ray": (),
+}
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported_modules(path):
+    """Every module that a file imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            if node.module == "lowchurn":
+                yield from (f"lowchurn.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+def room(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_one_way(path):
+    here = room(path)
+    if here == "__init__":
+        return  # the public names may come from everywhere
+    assert here in ALLOWED, f"{here} is a new room: say in this test what it may import"
+    for module in imported_modules(path):
+        parts = module.split(".")
+        if parts[0] == "lowchurn" and len(parts) > 1:
+            there = parts[1]
+            known = there in ALLOWED or there.startswith("_")
+            assert not known or there in ALLOWED[here] | {here} or there.startswith("__"), (
+                f"{path.name} imports {module}"
+            )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_heavy_libraries_stay_at_the_edge(path):
+    inside = str(path.relative_to(PACKAGE))
+    for module in imported_modules(path):
+        places = EDGES.get(module.split(".")[0])
+        assert places is None or inside.startswith(tuple(places)), f"{inside} imports {module}"
