@@ -1,0 +1,16 @@
+"""The batched engine: thousands of networks trained at once.
+
+Needs torch (``pip install "lowchurn[torch]"``).
+"""
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError('lowchurn.nets needs torch: pip install "lowchurn[torch]"') from error
+
+from lowchurn.nets import networks
+from lowchurn.nets.tasks import Task, strategy_tasks
+from lowchurn.nets.train import train
+from lowchurn.nets.trained import Trained, TrainingInterrupted
+
+__all__ = ["Task", "Trained", "TrainingInterrupted", "networks", "strategy_tasks", "train"]

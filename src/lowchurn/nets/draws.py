@@ -1,0 +1,71 @@
+"""Random numbers that depend on a model's seed and on nothing else.
+
+Shuffles and starts are hashes of (seed, purpose, position): the same on every device, whoever else is in the stack,
+and made for thousands of models in a few tensor operations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+SHUFFLE, MATE, START, TWIN = range(4)  # what a draw is for; each purpose has its own stream
+
+
+def _signed(value: int) -> int:
+    """The same 64 bits as a signed number, since torch has no arithmetic on unsigned ones."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_MIX1 = _signed(0xBF58476D1CE4E5B9)
+_MIX2 = _signed(0x94D049BB133111EB)
+
+
+def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def scramble(x: torch.Tensor) -> torch.Tensor:
+    """SplitMix64's output function on int64 tensors: every input bit moves every output bit."""
+    x = (x ^ _shift_right(x, 30)) * _MIX1
+    x = (x ^ _shift_right(x, 27)) * _MIX2
+    return x ^ _shift_right(x, 31)
+
+
+def stream(seeds: torch.Tensor, purpose: int, part: int) -> torch.Tensor:
+    """A key for each seed (K,) for one purpose and part of it (such as an epoch or a parameter)."""
+    key = scramble(seeds * _GOLDEN + _GOLDEN)
+    return scramble(key + _signed((purpose * 2**32 + part + 1) * _GOLDEN))
+
+
+def bits(keys: torch.Tensor, count: int) -> torch.Tensor:
+    """``count`` hashes for each key: shape (K, count)."""
+    positions = torch.arange(1, count + 1, device=keys.device, dtype=torch.int64)
+    return scramble(keys.unsqueeze(1) + positions * _GOLDEN)
+
+
+def shuffles(seeds: torch.Tensor, epoch: int, rows: int, purpose: int = SHUFFLE) -> torch.Tensor:
+    """A permutation of 0 .. rows - 1 for each model in this epoch, shape (K, rows)."""
+    return torch.argsort(bits(stream(seeds, purpose, epoch), rows), dim=1, stable=True)
+
+
+def uniforms(seeds: torch.Tensor, part: int, count: int) -> torch.Tensor:
+    """Numbers in [0, 1) for each model's start, shape (K, count), float64."""
+    drawn = _shift_right(bits(stream(seeds, START, part), count), 11)
+    return drawn.double() * 2.0**-53
+
+
+def twin_seeds(seeds: torch.Tensor) -> torch.Tensor:
+    """The seeds of the twins of these models."""
+    return stream(seeds, TWIN, 0)
+
+
+def mixup_shares(seeds: list[int], alphas: list[float], epoch: int, steps: int) -> np.ndarray:
+    """The share of the first of two mixed batches, drawn from Beta(alpha, alpha) for each step: shape (K, steps)."""
+    return np.stack(
+        [
+            np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch])).beta(alpha, alpha, steps)
+            for seed, alpha in zip(seeds, alphas, strict=True)
+        ]
+    )

@@ -1,0 +1,158 @@
+"""What to train: a task for each model, and the tasks that retrain a base by each of several strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lowchurn.checks import to_numpy
+from lowchurn.nets.starts import State
+from lowchurn.nets.trained import Trained
+from lowchurn.strategies import Strategy, one_hot
+
+
+@dataclass(frozen=True)
+class Task:
+    """One model to train.
+
+    Parameters
+    ----------
+    rows : array of int, shape (n,)
+        Its training rows in the pool.
+    targets : array of shape (n, m)
+        Soft targets of those rows; they need not sum to one.
+    validation : array of int, shape (v,)
+        Rows of the pool on whose loss training stops.
+    validation_targets : array of shape (v, m)
+        Their true labels as rows of zeros and a one.
+    seed : int
+        Decides the fresh weights, the shuffles and the mixing, and nothing else does.
+    start : (Trained, int), dict or None
+        The base's weights: a model of an earlier training, or a state dict. None for a fresh start.
+    base_share : float
+        Weights start at ``base_share * start + (1 - base_share) * fresh``.
+    weights : array of shape (n,), optional
+        Row weights.
+    mixing : float, optional
+        Alpha of mixup's Beta distribution.
+    coupling : float, optional
+        Train a coupled pair with this share of the loss between the two; the first of it is the result.
+    """
+
+    rows: Any
+    targets: Any
+    validation: Any
+    validation_targets: Any
+    seed: int = 0
+    start: tuple[Trained, int] | State | None = None
+    base_share: float = 0.0
+    weights: Any = None
+    mixing: float | None = None
+    coupling: float | None = None
+
+
+def strategy_tasks(
+    strategies: Sequence[Strategy],
+    *,
+    rows: Any,
+    y: Any,
+    classes: int,
+    validation: Any,
+    seed: int,
+    base: tuple[Trained, int] | None = None,
+    base_proba: Any = None,
+) -> list[Task]:
+    """Tasks that retrain one base by each of these strategies on the same rows.
+
+    The base's probabilities are handed in once and shared by all strategies that look at them.
+
+    Parameters
+    ----------
+    strategies : list of Strategy
+        One task each, in this order.
+    rows, validation : arrays of int
+        Rows of the pool to train on and to stop on.
+    y : array of int, shape (N,)
+        Class indices of all rows of the pool.
+    classes : int
+        Number of classes.
+    seed : int
+        The same for all, so that they differ in nothing but the strategy.
+    base : (Trained, int), optional
+        The base, for strategies that start from its weights.
+    base_proba : array of shape (len(rows), classes), optional
+        The base's probabilities of ``rows``, for strategies that aim at them.
+
+    Examples
+    --------
+    >>> from lowchurn.nets import strategy_tasks
+    >>> from lowchurn.strategies import ColdStart, LabelSmoothing
+    >>> tasks = strategy_tasks(
+    ...     [ColdStart(), LabelSmoothing(0.1)], rows=[0, 1], y=[0, 1, 0], classes=2, validation=[2], seed=0
+    ... )
+    >>> tasks[1].targets
+    array([[0.95, 0.05],
+           [0.05, 0.95]])
+    """
+    y = np.asarray(y)
+    onehot = one_hot(y[np.asarray(rows)], classes)
+    tasks = []
+    for strategy in strategies:
+        if strategy.base_share and base is None:
+            raise ValueError(f"strategy_tasks: {strategy!r} starts from the base's weights, but base is None.")
+        tasks.append(
+            Task(
+                rows=rows,
+                targets=strategy.targets(onehot, base_proba),
+                validation=validation,
+                validation_targets=one_hot(y[np.asarray(validation)], classes),
+                seed=seed,
+                start=base if strategy.base_share else None,
+                base_share=strategy.base_share,
+                mixing=strategy.mixing,
+                coupling=strategy.coupling,
+            )
+        )
+    return tasks
+
+
+def check_task(i: int, task: Task, pool_rows: int) -> Task:
+    """The same task with plain arrays, or an error that names it."""
+    who = f"train: task {i}"
+    arrays = {}
+    for name in ("rows", "validation"):
+        index = np.asarray(getattr(task, name))
+        if index.ndim != 1 or index.size == 0 or index.dtype.kind not in "iu":
+            raise ValueError(f"{who}: {name} must be a list of at least one row number, got shape {index.shape}.")
+        if index.min() < 0 or index.max() >= pool_rows:
+            raise ValueError(f"{who}: {name} must lie in 0 to {pool_rows - 1}, got {index.min()} to {index.max()}.")
+        arrays[name] = index.astype(np.int64)
+    for name, rows in (("targets", "rows"), ("validation_targets", "validation")):
+        targets = to_numpy(getattr(task, name)).astype(float)
+        if targets.ndim != 2 or len(targets) != len(arrays[rows]):
+            raise ValueError(
+                f"{who}: {name} must have shape ({len(arrays[rows])}, classes) to match {rows}, got {targets.shape}."
+            )
+        if not np.isfinite(targets).all():
+            raise ValueError(f"{who}: {name} must be finite.")
+        arrays[name] = targets
+    if arrays["targets"].shape[1] != arrays["validation_targets"].shape[1]:
+        raise ValueError(f"{who}: targets and validation_targets must have the same number of classes.")
+    n = len(arrays["rows"])
+    weights = np.ones(n) if task.weights is None else to_numpy(task.weights).astype(float)
+    if weights.shape != (n,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError(f"{who}: weights must hold {n} finite, non-negative numbers, got shape {weights.shape}.")
+    if task.base_share and task.start is None:
+        raise ValueError(f"{who}: base_share is {task.base_share}, but there is no start to take it from.")
+    return Task(
+        **arrays,
+        weights=weights,
+        seed=task.seed,
+        start=task.start,
+        base_share=task.base_share,
+        mixing=task.mixing,
+        coupling=task.coupling,
+    )

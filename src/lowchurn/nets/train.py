@@ -1,0 +1,470 @@
+"""Train many models at once, each with its own rows, targets, start and shuffles, each stopping in its own time."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import nn
+
+from lowchurn.checks import check_choice
+from lowchurn.nets import draws
+from lowchurn.nets.losses import target_gradient
+from lowchurn.nets.stacks import Batches, Settings, Stack, make_stack
+from lowchurn.nets.starts import State, blend, fresh_buffers, fresh_state, make_template
+from lowchurn.nets.tasks import Task, check_task
+from lowchurn.nets.trained import FINISHED, INTERRUPTED, Trained, TrainingInterrupted, as_pool
+
+Factory = nn.Module | Callable[[], nn.Module]
+
+
+def train(
+    network: Factory,
+    X: Any,
+    tasks: Sequence[Task],
+    *,
+    epochs: int = 300,
+    patience: int = 5,
+    restore_best: bool = False,
+    batch_size: int = 32,
+    learning_rate: float = 1e-3,
+    loss: str = "log",
+    device: str = "auto",
+    dtype: str = "float32",
+    precision: str = "auto",
+    memory_limit: float | None = None,
+    threads: int | None = None,
+    progress: bool = True,
+    generic: bool = False,
+) -> Trained:
+    """Train one model for each task, all together, by Adam with Keras' constants.
+
+    Each model has its own shuffles and stops when its own validation loss has not improved for ``patience`` epochs,
+    as in Keras; the last weights are kept. A model's result depends on its task alone: not on the others, nor on the
+    order or the memory limit.
+
+    Parameters
+    ----------
+    network : module, or function that makes one
+        The architecture, giving logits of shape (rows, classes). The paper's networks
+        (:mod:`lowchurn.nets.networks`) take fast paths; any other module goes through ``torch.func``.
+    X : array of shape (N, ...)
+        The pool of rows that tasks point into.
+    tasks : list of Task
+        What to train.
+    epochs : int, default 300
+        At most this many.
+    patience : int, default 5
+        Epochs without improvement after which a model stops.
+    restore_best : bool, default False
+        Keep the weights of the best epoch instead of the last.
+    batch_size : int, default 32
+        The last batch of an epoch may be smaller.
+    learning_rate : float, default 1e-3
+        Adam's.
+    loss : {"log", "squared"}
+        Cross-entropy, or the mean squared error of the probabilities.
+    device : {"auto", "cpu", "cuda", "cuda:1", ...}
+        "auto" is the GPU where there is one.
+    dtype : {"float32", "float64"}
+        Of weights and data.
+    precision : {"auto", "float32", "bfloat16", "tf32"}
+        Of products on a GPU: "auto" is bfloat16 for convnets and full float32 accuracy for the rest.
+    memory_limit : float, optional
+        Bytes that a stack may take; more models are trained in several stacks, one after the other. By default
+        60 % of the GPU's free memory, or 25 % of the machine's.
+    threads : int, optional
+        CPU threads for fully connected networks; by default one a core.
+    progress : bool, default True
+        Show a progress bar where the output is a terminal.
+    generic : bool, default False
+        Take the path of any module even for the paper's networks.
+
+    Returns
+    -------
+    Trained
+
+    Raises
+    ------
+    TrainingInterrupted
+        At ctrl-C, with what was finished.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn.nets import strategy_tasks, train
+    >>> from lowchurn.nets.networks import fcn
+    >>> from lowchurn.strategies import ColdStart, WarmStart
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 4)).astype("float32")
+    >>> y = (X[:, 0] > 0).astype(int)
+    >>> old = dict(rows=np.arange(100), y=y, classes=2, validation=np.arange(200, 300))
+    >>> base = train(fcn(16, inputs=4, classes=2), X, strategy_tasks([ColdStart()], seed=0, **old), device="cpu")
+    >>> new = old | dict(rows=np.arange(200), base=(base, 0))
+    >>> both = train(
+    ...     fcn(16, inputs=4, classes=2), X, strategy_tasks([ColdStart(), WarmStart()], seed=1, **new), device="cpu"
+    ... )
+    >>> both.status
+    ['finished', 'finished']
+    >>> both.predict(X).shape
+    (2, 300)
+    """
+    check_choice("train", "loss", loss, ("log", "squared"))
+    check_choice("train", "dtype", dtype, ("float32", "float64"))
+    check_choice("train", "precision", precision, ("auto", "float32", "bfloat16", "tf32"))
+    for name, value in (("epochs", epochs), ("patience", patience), ("batch_size", batch_size)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"train: {name} must be a whole number of at least 1, got {value!r}.")
+    settings = Settings(
+        device=_find_device(device),
+        dtype=getattr(torch, dtype),
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        squared=loss == "squared",
+        precision="ieee" if precision == "float32" else precision,
+        threads=threads or len(os.sched_getaffinity(0)),
+    )
+    template = make_template(network)
+    pool = as_pool(X, settings)
+    tasks = [check_task(i, task, len(pool)) for i, task in enumerate(tasks)]
+    if not tasks:
+        raise ValueError("train: tasks must hold at least one task, got none.")
+    _check_output(template, pool, tasks[0].targets.shape[1])
+    run = _Run(network, template, pool, tasks, settings, epochs, patience, restore_best, generic)
+    with _progress_bar(len(tasks), progress) as advance:
+        try:
+            for chunk in run.chunks(memory_limit):
+                run.train_chunk(chunk, advance)
+        except KeyboardInterrupt:
+            raise TrainingInterrupted(run.result()) from None
+    return run.result()
+
+
+class _Run:
+    """The work of one call of :func:`train`: tasks in, results collected as models finish."""
+
+    def __init__(
+        self,
+        network: Factory,
+        template: nn.Module,
+        pool: torch.Tensor,
+        tasks: list[Task],
+        settings: Settings,
+        epochs: int,
+        patience: int,
+        restore_best: bool,
+        generic: bool,
+    ) -> None:
+        self.network, self.template, self.pool, self.tasks = network, template, pool, tasks
+        self.settings, self.epochs, self.patience = settings, epochs, patience
+        self.restore_best, self.generic = restore_best, generic
+        self.state: State = {}
+        self.status = [INTERRUPTED] * len(tasks)
+        self.epochs_of = np.zeros(len(tasks), dtype=int)
+        self.loss_of = np.full(len(tasks), math.nan)
+
+    def result(self) -> Trained:
+        if not self.state:
+            self._make_room(self._start([self.tasks[0]], twins=False), fresh_buffers(self.template, 1, *self._place))
+        return Trained(self.template, self.settings, self.state, self.status, self.epochs_of, self.loss_of)
+
+    @property
+    def _place(self) -> tuple[torch.device, torch.dtype]:
+        return self.settings.device, self.settings.dtype
+
+    def chunks(self, memory_limit: float | None) -> Iterator[list[int]]:
+        """Tasks that can share a stack (alike in shape and kind), as many at a time as memory allows."""
+        alike: dict[tuple, list[int]] = {}
+        for i, task in enumerate(self.tasks):
+            kind = (len(task.rows), len(task.validation), task.mixing is not None, task.coupling is not None)
+            alike.setdefault(kind, []).append(i)
+        limit = _memory_limit(self.settings.device) if memory_limit is None else memory_limit
+        for (rows, held_out, _, twins), members in alike.items():
+            size = max(1, int(limit // (self._bytes_of(rows, held_out) * (2 if twins else 1))))
+            for first in range(0, len(members), size):
+                yield members[first : first + size]
+
+    def _bytes_of(self, rows: int, held_out: int) -> int:
+        """A generous estimate of what one model needs while it trains."""
+        item = self.settings.dtype.itemsize
+        weights = sum(p.numel() for p in self.template.parameters())
+        classes = self.tasks[0].targets.shape[1]
+        data = (rows + held_out) * (4 * 8 + 2 * item * (classes + 1))
+        batch = max(self.settings.batch_size, 1) * (_activations(self.template, self.pool) + self.pool[0].numel())
+        return item * (6 * weights + 8 * batch) + data
+
+    def _start(self, tasks: list[Task], twins: bool) -> State:
+        """Start weights (K, ...), twins side by side."""
+        device, dtype = self._place
+        seeds = torch.tensor([_as_int64(t.seed) for t in tasks], device=device)
+        shares = torch.tensor([t.base_share for t in tasks], device=device, dtype=torch.float64)
+        pair_of: list[State] = []
+        for own in (seeds, draws.twin_seeds(seeds)) if twins else (seeds,):
+            fresh = None
+            if bool((shares < 1).any()):
+                fresh = fresh_state(self.network, self.template, own, dtype)
+            base = self._base_state(tasks, fresh)
+            pair_of.append(blend(base, fresh, shares))
+        if not twins:
+            return pair_of[0]
+        first, second = pair_of
+        return {name: torch.stack([first[name], second[name]], 1).flatten(0, 1) for name in first}
+
+    def _base_state(self, tasks: list[Task], fresh: State | None) -> State:
+        """The base's weights for each task; the fresh ones stand in where a task has no base."""
+        device, dtype = self._place
+        names = [name for name, _ in self.template.named_parameters()]
+        origins = [task.start for task in tasks]
+        if all(origin is None for origin in origins):
+            assert fresh is not None  # tasks without a base have a share below one
+            return fresh
+        sources = {id(origin[0]): origin[0] for origin in origins if isinstance(origin, tuple)}
+        if len(sources) == 1 and all(isinstance(origin, tuple) for origin in origins):
+            (source,) = sources.values()  # the usual case: gather from one stack at once
+            index = torch.tensor([origin[1] for origin in origins], device=source.state[names[0]].device)  # type: ignore[index]
+            return {name: source.state[name][index].to(device, dtype) for name in names}
+
+        def one(i: int, origin: Any, name: str) -> torch.Tensor:
+            if origin is None:
+                assert fresh is not None
+                return fresh[name][i]
+            value = origin[0].state[name][origin[1]] if isinstance(origin, tuple) else origin[name]
+            return value.to(device, dtype)
+
+        return {name: torch.stack([one(i, o, name) for i, o in enumerate(origins)]) for name in names}
+
+    def train_chunk(self, members: list[int], advance: Callable[..., None]) -> None:
+        """Train the models of one stack until the last of them has stopped."""
+        tasks = [self.tasks[i] for i in members]
+        device, dtype = self._place
+        twins = tasks[0].coupling is not None
+        each = 2 if twins else 1
+        data = _Data(tasks, device, dtype, each)
+        buffers = fresh_buffers(self.template, each * len(tasks), device, dtype)
+        for name, value in self._base_buffers(tasks, each).items():
+            buffers[name].copy_(value)
+        params = self._start(tasks, twins)
+        self._make_room(params, buffers)
+        stack = make_stack(self.template, params, buffers, self.settings, self.generic)
+        active = np.array(members)
+        best = torch.full((len(members),), math.inf, device=device, dtype=torch.float64)
+        waited = torch.zeros(len(members), device=device, dtype=torch.int64)
+        kept: State = {}
+        for epoch in range(self.epochs):
+            stack.train_epoch(data.batches(self.pool, epoch, self.settings))
+            loss = data.validation_loss(stack, self.pool, self.settings.squared)
+            improved = loss < best
+            if self.restore_best:
+                kept = self._keep_best(stack, improved, kept, each)
+            best = torch.where(improved, loss, best)
+            waited = torch.where(improved, 0, waited + 1)
+            broken = ~torch.isfinite(loss)
+            stopped = (waited >= self.patience) | broken | (epoch == self.epochs - 1)
+            leaving = stopped.cpu().numpy()
+            advance(int(leaving.sum()), epoch + 1)
+            if not leaving.any():
+                continue
+            self._collect(stack, kept, active, leaving, broken, best if self.restore_best else loss, epoch + 1, each)
+            if leaving.all():
+                return
+            stay = torch.from_numpy(np.flatnonzero(~leaving)).to(device)
+            active, best, waited = active[~leaving], best[stay], waited[stay]
+            data.keep(stay)
+            both = stay if each == 1 else (2 * stay.unsqueeze(1) + torch.arange(2, device=device)).flatten()
+            stack.keep(both)
+            kept = {name: value[stay] for name, value in kept.items()}
+
+    def _base_buffers(self, tasks: list[Task], each: int) -> State:
+        """Running statistics go with the base's weights; a fresh or blended start has fresh ones."""
+        names = [name for name, _ in self.template.named_buffers()]
+        if not names or not any(t.base_share == 1 and t.start is not None for t in tasks):
+            return {}
+        fresh = dict(self.template.named_buffers())
+
+        def one(task: Task, name: str) -> torch.Tensor:
+            if task.start is None or task.base_share != 1:
+                return fresh[name].detach().to(self.settings.device)
+            source = task.start
+            value = source[0].state[name][source[1]] if isinstance(source, tuple) else source[name]
+            return value.to(self.settings.device)
+
+        return {name: torch.stack([one(t, name) for t in tasks for _ in range(each)]) for name in names}
+
+    def _make_room(self, params: State, buffers: State) -> None:
+        if not self.state:
+            for name, value in {**params, **buffers}.items():
+                self.state[name] = torch.zeros(
+                    (len(self.tasks), *value.shape[1:]), device=value.device, dtype=value.dtype
+                )
+
+    def _keep_best(self, stack: Stack, improved: torch.Tensor, kept: State, each: int) -> State:
+        now = {name: value[::each] for name, value in stack.state().items()}
+        if not kept:
+            return {name: value.clone() for name, value in now.items()}
+        for name, value in now.items():
+            kept[name][improved] = value[improved]
+        return kept
+
+    def _collect(
+        self,
+        stack: Stack,
+        kept: State,
+        active: np.ndarray,
+        leaving: np.ndarray,
+        broken: torch.Tensor,
+        loss: torch.Tensor,
+        epoch: int,
+        each: int,
+    ) -> None:
+        """Take the models that leave out of the stack into the result."""
+        who = active[leaving]
+        index = torch.from_numpy(np.flatnonzero(leaving)).to(self.settings.device)
+        place = torch.from_numpy(who).to(self.settings.device)
+        for name, value in (kept or {n: v[::each] for n, v in stack.state().items()}).items():
+            self.state[name][place] = value[index]
+        self.epochs_of[who] = epoch
+        self.loss_of[who] = loss[index].cpu().numpy()
+        for i, failed in zip(who, broken[index].tolist(), strict=True):
+            self.status[i] = f"failed: validation loss is not finite after epoch {epoch}" if failed else FINISHED
+
+
+class _Data:
+    """Rows, targets and shuffles of the models of one stack, twins side by side."""
+
+    def __init__(self, tasks: list[Task], device: torch.device, dtype: torch.dtype, each: int) -> None:
+        def gather(values: list[Any], kind: torch.dtype, times: int = each) -> torch.Tensor:
+            stacked = torch.from_numpy(np.stack(values)).to(device, kind)
+            return stacked.repeat_interleave(times, dim=0) if times > 1 else stacked
+
+        self.each, self.device, self.dtype = each, device, dtype
+        self.seeds = [task.seed for task in tasks]
+        self.alphas = [task.mixing for task in tasks]
+        self.keys = torch.tensor([_as_int64(seed) for seed in self.seeds], device=device).repeat_interleave(each)
+        self.rows = gather([t.rows for t in tasks], torch.int64)
+        self.targets = gather([t.targets for t in tasks], dtype)
+        self.weights = gather([t.weights for t in tasks], dtype)
+        self.held_out = gather([t.validation for t in tasks], torch.int64)
+        self.labels = gather([t.validation_targets for t in tasks], dtype, 1)
+        self.coupling: torch.Tensor | None = None
+        if tasks[0].coupling is not None:
+            self.coupling = torch.tensor([t.coupling for t in tasks], device=device, dtype=dtype)
+
+    def batches(self, pool: torch.Tensor, epoch: int, settings: Settings) -> Batches:
+        n = self.rows.shape[1]
+        mate = mix = None
+        if self.alphas[0] is not None:
+            steps = math.ceil(n / settings.batch_size)
+            shares = draws.mixup_shares(self.seeds, [float(a or 0) for a in self.alphas], epoch, steps)
+            mix = torch.from_numpy(shares).to(self.device, self.dtype).repeat_interleave(self.each, dim=0)
+            mate = draws.shuffles(self.keys, epoch, n, draws.MATE)
+        order = draws.shuffles(self.keys, epoch, n)
+        return Batches(pool, self.rows, self.targets, self.weights, order, mate, mix, self.coupling)
+
+    def validation_loss(self, stack: Stack, pool: torch.Tensor, squared: bool) -> torch.Tensor:
+        logits = stack.logits(pool, self.held_out)[:: self.each]
+        loss, _ = target_gradient(logits, self.labels, squared)
+        return loss.double().mean(dim=1)
+
+    def keep(self, index: torch.Tensor) -> None:
+        both = index
+        if self.each == 2:
+            both = (2 * index.unsqueeze(1) + torch.arange(2, device=index.device)).flatten()
+        chosen = index.tolist()
+        self.seeds = [self.seeds[i] for i in chosen]
+        self.alphas = [self.alphas[i] for i in chosen]
+        self.labels = self.labels[index]
+        for name in ("keys", "rows", "targets", "weights", "held_out"):
+            setattr(self, name, getattr(self, name)[both])
+        if self.coupling is not None:
+            self.coupling = self.coupling[index]
+
+
+def _as_int64(seed: int) -> int:
+    return (int(seed) + 2**63) % 2**64 - 2**63
+
+
+def _find_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"train: device must be 'auto', 'cpu' or 'cuda', got {name!r}.") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"train: device {name!r} is not there; this machine has {torch.cuda.device_count()} GPUs.")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"train: device must be 'auto', 'cpu' or 'cuda', got {name!r}.")
+    return device
+
+
+def _check_output(template: nn.Module, pool: torch.Tensor, classes: int) -> None:
+    module = copy.deepcopy(template).to(pool.device).eval()
+    if pool.is_floating_point():
+        module = module.to(pool.dtype)
+    with torch.no_grad():
+        try:
+            output = module(pool[:2])
+        except (RuntimeError, IndexError, TypeError) as error:
+            shape = tuple(pool.shape[1:])
+            raise ValueError(f"train: the network does not take rows of shape {shape}: {error}") from error
+    expected = (len(pool[:2]), classes)
+    if not isinstance(output, torch.Tensor) or tuple(output.shape) != expected:
+        got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise ValueError(
+            f"train: the network must give logits of shape (rows, classes), here {expected}, got {got}. "
+            "Match its last layer to the number of classes."
+        )
+
+
+def _activations(template: nn.Module, pool: torch.Tensor) -> int:
+    """Numbers that one row leaves behind in a forward pass."""
+    total = 0
+
+    def count(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        nonlocal total
+        total += output[0].numel() if isinstance(output, torch.Tensor) else 0
+
+    module = copy.deepcopy(template).to(pool.device).eval()
+    if pool.is_floating_point():
+        module = module.to(pool.dtype)
+    for layer in module.modules():
+        layer.register_forward_hook(count)
+    with torch.no_grad():
+        module(pool[:1])
+    return total
+
+
+def _memory_limit(device: torch.device) -> float:
+    if device.type == "cuda":
+        return 0.6 * torch.cuda.mem_get_info(device)[0]
+    return 0.25 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@contextmanager
+def _progress_bar(total: int, wanted: bool) -> Iterator[Callable[[int, int], None]]:
+    console = Console(stderr=True)
+    if not (wanted and console.is_terminal):
+        yield lambda finished, epoch: None
+        return
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("models, epoch {task.fields[epoch]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("", total=total, epoch=0)
+
+        def advance(finished: int, epoch: int) -> None:
+            bar.update(task, advance=finished, epoch=epoch)
+
+        yield advance

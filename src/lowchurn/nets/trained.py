@@ -1,0 +1,95 @@
+"""What came out: trained models that predict together or serve one by one."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lowchurn.nets.stacks import Settings, Stack, make_stack
+from lowchurn.nets.starts import State
+
+FINISHED, INTERRUPTED = "finished", "interrupted"
+
+
+@dataclass
+class Trained:
+    """The models that came out of :func:`train`, in the order of its tasks.
+
+    Attributes
+    ----------
+    state : dict of str to tensor
+        Name -> (K, ...), parameters and buffers.
+    status : list of str
+        "finished", "interrupted", or "failed: " and the reason.
+    epochs : array of shape (K,)
+        Epochs trained.
+    loss : array of shape (K,)
+        Last validation loss, or the best one with ``restore_best``.
+    """
+
+    template: nn.Module
+    settings: Settings
+    state: State
+    status: list[str]
+    epochs: np.ndarray
+    loss: np.ndarray
+    _stack: Stack | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    def state_dict(self, model: int) -> State:
+        """One model's weights, as its module takes them."""
+        return {name: value[model].detach().cpu().clone() for name, value in self.state.items()}
+
+    def module(self, model: int) -> nn.Module:
+        """One model as an ordinary module, in evaluation mode."""
+        module = copy.deepcopy(self.template).to(self.settings.dtype)
+        module.load_state_dict(self.state_dict(model))
+        return module.eval()
+
+    def logits(self, X: Any) -> np.ndarray:
+        """Logits of every model for every row of X: shape (K, rows, m)."""
+        if self._stack is None:
+            buffers = {name: self.state[name] for name, _ in self.template.named_buffers()}
+            params = {name: self.state[name] for name, _ in self.template.named_parameters()}
+            self._stack = make_stack(self.template, params, buffers, self.settings)
+        pool = as_pool(X, self.settings)
+        per_row = 16 * len(self) * max(1, pool[:1].numel() + self.state_size() // max(1, len(self)) // 64)
+        size = max(1, min(len(pool), 2**31 // per_row))
+        return np.concatenate([self._stack.logits(part).cpu().numpy() for part in pool.split(size)], axis=1)
+
+    def proba(self, X: Any) -> np.ndarray:
+        """Probabilities of every model for every row of X: shape (K, rows, m)."""
+        return torch.softmax(torch.from_numpy(self.logits(X)), dim=-1).numpy()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of every model for every row of X: shape (K, rows)."""
+        return self.logits(X).argmax(axis=-1)
+
+    def state_size(self) -> int:
+        """Number of weights of all models together."""
+        return sum(value.numel() for value in self.state.values())
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C during :func:`train`. What was finished is in ``trained``; the rest has status "interrupted"."""
+
+    def __init__(self, trained: Trained) -> None:
+        done = sum(status == FINISHED for status in trained.status)
+        super().__init__(f"{done} of {len(trained.status)} models were finished and are in .trained")
+        self.trained = trained
+
+
+def as_pool(X: Any, settings: Settings) -> torch.Tensor:
+    """Rows as a tensor on the stack's device: whole numbers stay whole (token ids), everything else gets its dtype."""
+    pool = X.detach() if isinstance(X, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(X))
+    if pool.ndim < 2 or len(pool) == 0:
+        raise ValueError(f"train: X must have at least one row and shape (rows, ...), got {tuple(pool.shape)}.")
+    kind = pool.dtype if not pool.is_floating_point() and pool.dtype != torch.uint8 else settings.dtype
+    return pool.to(settings.device, kind).contiguous()
