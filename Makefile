@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test test-slow check format bench-combine clean
+.PHONY: help demo test test-slow test-gpu check format bench-combine bench-engine clean
 
 help:
 	@echo "make demo           install what the demo needs and run it"
@@ -12,7 +12,9 @@ help:
 	@echo "make test-slow      the long statistical checks as well"
 	@echo "make check          ruff (lint and format) and mypy"
 	@echo "make format         let ruff rewrite the files"
+	@echo "make test-gpu       the checks that need a CUDA device"
 	@echo "make bench-combine  time the convex program of Algorithm 1"
+	@echo "make bench-engine   time the engine beside torch, scikit-learn and Keras"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || ($(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv $(VENV))
@@ -46,6 +48,14 @@ format: $(VENV)/.dev
 
 bench-combine: $(VENV)/.core
 	$(BIN)/python benchmarks/combine.py
+
+# Keras with its jax backend is only what we compare with, so no extra asks for it.
+bench-engine: $(VENV)/.dev
+	$(PIP) keras jax
+	$(BIN)/python benchmarks/engine.py
+
+test-gpu: $(VENV)/.dev
+	$(BIN)/python -m pytest -m gpu
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
