@@ -6,6 +6,9 @@ import torch
 
 from lowchurn.nets import train
 from lowchurn.nets.networks import convnet, fcn, transformer
+from lowchurn.nets.stacks.base import Settings
+from lowchurn.nets.stacks.convnet import ConvnetStack
+from lowchurn.nets.starts import fresh_state
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
 from tests.nets.test_train import SETTINGS, WORLDS, make_tasks
 
@@ -76,18 +79,28 @@ def test_convnets_in_float32():
     compare(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)], 2e-2, epochs=2, precision="float32")
 
 
-@pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3)])
-def test_convnets_in_bfloat16_learn_the_same(shape):
+@pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (26, 30, 3)])
+def test_fused_convolutions_give_the_gradients_of_plain_ones(shape):
     rng = np.random.default_rng(0)
-    y = rng.integers(3, size=240)
-    X = rng.normal(size=(3, *shape))[y] + rng.normal(size=(240, *shape))
-    tasks = make_tasks(
-        convnet(4, shape=shape, classes=3), X, y, [ColdStart(), Distill(0.5), CoDistill(0.4, start="cold")]
-    )
-    exact = train(convnet(4, shape=shape, classes=3), X, tasks, epochs=2, device="cuda", precision="float32")
-    fast = train(convnet(4, shape=shape, classes=3), X, tasks, epochs=2, device="cuda")
-    np.testing.assert_allclose(fast.loss, exact.loss, rtol=0.1, atol=0.02)
-    assert (fast.predict(X) == exact.predict(X)).mean() > 0.95
+    network = convnet(4, shape=shape, classes=3)
+    device = torch.device("cuda")
+    params = fresh_state(network, network, torch.arange(6, device=device), torch.float32)
+    x = torch.tensor(rng.normal(size=(6, 20, *shape)), device=device, dtype=torch.float32)
+    targets = torch.tensor(rng.dirichlet(np.ones(3), size=(6, 20)), device=device, dtype=torch.float32)
+    weights = torch.tensor(rng.uniform(size=(6, 20)), device=device, dtype=torch.float32)
+    stacks = {
+        precision: ConvnetStack(network, params, Settings(device, torch.float32, precision=precision))
+        for precision in ("ieee", "bfloat16")
+    }
+    for stack in stacks.values():
+        stack.steps = 1
+        stack.step(x, targets, weights, None)  # 20 rows: a partial batch, which the kernels pad
+    assert stacks["bfloat16"].kernels is not None
+    assert stacks["ieee"].kernels is None
+    moments = {p: stack.store.views(stack.first) for p, stack in stacks.items()}
+    for name, exact in moments["ieee"].items():
+        error = (moments["bfloat16"][name] - exact).norm() / exact.norm()
+        assert error < 0.15, f"{name}: {error}"  # bfloat16 keeps 8 bits, and rounding moves some winners of a pool
 
 
 def test_transformers():
