@@ -32,10 +32,10 @@ demo: $(VENV)/.core
 	$(BIN)/lowchurn demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not gpu"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
