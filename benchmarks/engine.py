@@ -222,7 +222,7 @@ def main():
     if device == "cuda":
         for kind, name, count in (
             ("convnet", "convnet-4 on 28 x 28 x 1", 256),
-            ("transformer", "transformer-1 at 200", 64),
+            ("transformer", "transformer-1 at 200", 128),
         ):
             engine = f"lowchurn, {count} models at once"
             rows = {engine: best(time_engine, kind, device, count, 2)}
