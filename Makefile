@@ -4,15 +4,17 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test test-slow check format bench-combine clean
+.PHONY: help demo test test-slow test-spark check format bench-combine bench-audit clean
 
 help:
 	@echo "make demo           install what the demo needs and run it"
 	@echo "make test           install the dev extra and run the whole suite"
 	@echo "make test-slow      the long statistical checks as well"
+	@echo "make test-spark     the audit on a local Spark (needs Java)"
 	@echo "make check          ruff (lint and format) and mypy"
 	@echo "make format         let ruff rewrite the files"
 	@echo "make bench-combine  time the convex program of Algorithm 1"
+	@echo "make bench-audit    time the audit at 10 million rows beside pandas (ARGS='--rows ...')"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || ($(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv $(VENV))
@@ -30,10 +32,14 @@ demo: $(VENV)/.core
 	$(BIN)/lowchurn demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not gpu and not spark"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -m "not gpu and not spark"
+
+test-spark: $(VENV)/.dev
+	$(PIP) -e ".[spark]"
+	$(BIN)/python -m pytest -m spark tests/audit
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -46,6 +52,9 @@ format: $(VENV)/.dev
 
 bench-combine: $(VENV)/.core
 	$(BIN)/python benchmarks/combine.py
+
+bench-audit: $(VENV)/.dev
+	$(BIN)/python benchmarks/audit.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
