@@ -222,9 +222,9 @@ class Cut:
             return value
         i = int(value)
         if i == 0:
-            return f"≤ {self.edges[0]:g}"
+            return f"up to {self.edges[0]:g}"
         if i == len(self.edges):
-            return f"> {self.edges[-1]:g}"
+            return f"over {self.edges[-1]:g}"
         return f"{self.edges[i - 1]:g} to {self.edges[i]:g}"
 
 
