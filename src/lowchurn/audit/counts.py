@@ -158,8 +158,6 @@ def pair(old: Table, new: Table, columns: Columns, soft: bool) -> Table:
             chosen[name] = sides[role]
     chosen |= {name: column for name, column in sides.items() if name[0] == "b" and name[1:].isdigit()}
     pairs = both.filter(both.o_decision.notnull() & both.n_decision.notnull())
-    if "w" in chosen:
-        pairs = pairs.filter(chosen["w"] > 0)
     if soft:
         chosen |= _soft_columns(both, columns, chosen.get("label"))
     return pairs.select(**chosen)

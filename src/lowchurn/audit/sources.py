@@ -41,6 +41,7 @@ class Engine:
         folder: str | None = None,
     ) -> None:
         self.own = backend is None
+        self._attached: dict[str, str] = {}
         if backend is not None:
             self.backend = backend
             return
@@ -75,7 +76,7 @@ class Engine:
             return self._read_path(side, os.fspath(source))
         if isinstance(source, duckdb.DuckDBPyRelation):
             # A relation belongs to its own connection and may be read once: bring it over.
-            return self.backend.create_table(f"relation_{side}", source.to_arrow_table())
+            return ibis.memtable(source.to_arrow_table())
         module = type(source).__module__.split(".")[0]
         if module not in {"pandas", "polars", "pyarrow"}:
             raise ValueError(
@@ -141,11 +142,17 @@ class Engine:
     def _read_database(self, side: str, path: str, table: str) -> Any:
         if not table:
             raise ValueError(f"audit: name the table of {path!r}: '{path}::table'.")
-        catalog = f"file_{side}"
-        self.backend.attach(path, name=catalog, read_only=True)
-        found = self.backend.raw_sql(f"SELECT table_name FROM duckdb_tables() WHERE database_name = '{catalog}'")
-        found_views = self.backend.raw_sql(f"SELECT view_name FROM duckdb_views() WHERE database_name = '{catalog}'")
-        tables = [row[0] for rows in (found, found_views) for row in rows.fetchall()]
+        catalog = self._attached.get(os.path.abspath(path))
+        if catalog is None:  # a database may be attached once only
+            catalog = self._attached[os.path.abspath(path)] = f"file_{side}"
+            self.backend.attach(path, name=catalog, read_only=True)
+        where = f"WHERE database_name = '{catalog}' AND schema_name = 'main'"
+        tables = []
+        for query in (
+            f"SELECT table_name FROM duckdb_tables() {where}",
+            f"SELECT view_name FROM duckdb_views() {where}",
+        ):
+            tables += [row[0] for row in self.backend.raw_sql(query).fetchall()]
         if table not in tables:
             raise unknown_name("audit", f"table in {path!r}", table, tables)
         return self.backend.table(table, database=(catalog, "main"))
