@@ -70,7 +70,7 @@ def as_names(name: str, value: Any) -> tuple[str, ...]:
     """One name or several."""
     if value is None:
         return ()
-    names = (value,) if isinstance(value, str) else tuple(value)
+    names = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
     if not all(isinstance(n, str) for n in names):
         raise ValueError(f"audit: {name} must be column names, got {value!r}.")
     if len(set(names)) < len(names):
@@ -161,7 +161,7 @@ def resolve(
 
 
 def _same_kind(role: str, name: str, old: str, new: str, alike: Iterable[str] = ()) -> None:
-    if old != new and not (old in alike and new in alike):
+    if old != new and "null" not in (old, new) and not (old in alike and new in alike):
         raise ValueError(
             f"audit: {role} column {name!r} must have the same type in both tables, "
             f"got {old} in the old and {new} in the new one. Convert one side."
@@ -244,9 +244,10 @@ def _predicted(
 
 
 def _answer_type(kinds: Mapping[str, str]) -> str:
-    if not kinds:
+    # A column without a single value fits any type.
+    values = set(kinds.values()) - {"null"}
+    if not values:
         return "string"
-    values = set(kinds.values())
     if values <= {"boolean"}:
         return "boolean"
     if values <= {"boolean", "integer"}:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import uuid
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -76,7 +77,7 @@ class Engine:
             return self._read_path(side, os.fspath(source))
         if isinstance(source, duckdb.DuckDBPyRelation):
             # A relation belongs to its own connection and may be read once: bring it over.
-            return ibis.memtable(source.to_arrow_table())
+            return self._hold(source.to_arrow_table())
         module = type(source).__module__.split(".")[0]
         if module not in {"pandas", "polars", "pyarrow"}:
             raise ValueError(
@@ -104,9 +105,17 @@ class Engine:
                 source = source.to_arrow()
             elif isinstance(source, pa.RecordBatch):
                 source = pa.Table.from_batches([source])
-            return ibis.memtable(source)
+            return self._hold(source)
         except Exception as error:
             raise ValueError(f"audit: cannot read the {side} table: {_first_line(error)}.") from None
+
+    def _hold(self, table: pa.Table) -> Any:
+        """A table in memory as one of the engine's; DuckDB reads it where it lies."""
+        if self.backend.name != "duckdb":
+            return ibis.memtable(table)
+        name = f"lowchurn_{uuid.uuid4().hex}"
+        self.backend.con.register(name, table)
+        return self.backend.table(name)
 
     def _read_path(self, side: str, path: str) -> Any:
         if not self.own and self.backend.name != "duckdb":
@@ -215,6 +224,7 @@ def _column_kind(dtype: Any) -> str:
         ("date", dt.Date),
         ("time", dt.Timestamp | dt.Time),
         ("binary", dt.Binary),
+        ("null", dt.Null),
         ("nested", dt.Array | dt.Map | dt.Struct),
     ):
         if isinstance(dtype, test):
