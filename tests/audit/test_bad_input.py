@@ -35,7 +35,7 @@ def new():
         ({"proba": ["prediction"]}, "at least two classes"),
         ({"proba": {"a": "p1", "b": "p2"}}, "unknown proba column"),
         ({"id": []}, "id must name the key"),
-        ({"id": 3}, "id|names"),
+        ({"id": 3}, "id must be column names"),
         ({"on_mismatch": "outer"}, "on_mismatch must be one of"),
         ({"confidence": 95}, r"confidence must be in \(0, 1\)"),
         ({"threshold": "high"}, "threshold must be in"),
@@ -109,7 +109,7 @@ def test_empty_tables_and_one_row(old, new):
     assert one.identical
 
 
-def test_all_rows_agree_and_no_labels_at_all(old):
+def test_all_rows_agree_and_no_labels_at_all(old, tmp_path):
     audit = lowchurn.audit(old, old, label="y", by="country")
     assert audit.identical
     assert "identical to the base" in repr(audit)
@@ -118,9 +118,13 @@ def test_all_rows_agree_and_no_labels_at_all(old):
     assert len(audit.disputed()) == 0
     assert np.isnan(audit.mcnemar.p_value)
     blank = old.assign(y=pd.Series([None] * 4, dtype="object"))
-    nothing = lowchurn.audit(pa.Table.from_pandas(blank.astype({"y": "string"})), old, label="y")
-    assert not nothing.accuracy_change.defined
-    assert nothing.rows.labelled == 0
+    blank.to_parquet(tmp_path / "blank.parquet")
+    blank.to_csv(tmp_path / "blank.csv", index=False)
+    text = pa.Table.from_pandas(blank.astype({"y": "string"}))
+    for table in (blank, text, tmp_path / "blank.parquet", tmp_path / "blank.csv"):
+        nothing = lowchurn.audit(table, old.drop(columns="y"), label="y")
+        assert not nothing.accuracy_change.defined
+        assert nothing.rows.labelled == 0
 
 
 def test_the_same_decisions_with_other_probabilities_are_not_identical():

@@ -107,9 +107,9 @@ def audit(
     engine = sources.open_engine(old, new, memory_limit=memory_limit, threads=threads, folder=temp_directory)
     with engine.errors():
         tables = {"old": engine.read("old", old), "new": engine.read("new", new)}
-        columns = resolve(
-            sources.kinds(tables["old"]),
-            sources.kinds(tables["new"]),
+        columns = _columns(
+            engine,
+            tables,
             id=id,
             label=label,
             by=by,
@@ -164,6 +164,22 @@ def audit(
         engine=engine,
         pairs=pairs,
     )
+
+
+def _columns(engine: sources.Engine, tables: dict[str, Any], **names: Any) -> Columns:
+    kinds = {side: sources.kinds(table) for side, table in tables.items()}
+    try:
+        return resolve(kinds["old"], kinds["new"], **names)
+    except ValueError:
+        # A label column without a single value has whatever type its file format gave it: look before refusing.
+        label, empty = names["label"], False
+        for side, table in tables.items():
+            if isinstance(label, str) and label in kinds[side] and kinds[side][label] != "null":
+                if int(engine.fetch(table.aggregate(n=table[label].count()))["n"][0]) == 0:
+                    kinds[side][label], empty = "null", True
+        if not empty:
+            raise
+        return resolve(kinds["old"], kinds["new"], **names)
 
 
 def _pairs(

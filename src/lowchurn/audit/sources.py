@@ -214,6 +214,8 @@ def kinds(table: Any) -> dict[str, str]:
 
 
 def _column_kind(dtype: Any) -> str:
+    if isinstance(dtype, dt.Null) or "NULL" in str(getattr(dtype, "raw_type", "")):
+        return "null"
     for kind, test in (
         ("boolean", dt.Boolean),
         ("integer", dt.Integer),
@@ -224,7 +226,6 @@ def _column_kind(dtype: Any) -> str:
         ("date", dt.Date),
         ("time", dt.Timestamp | dt.Time),
         ("binary", dt.Binary),
-        ("null", dt.Null),
         ("nested", dt.Array | dt.Map | dt.Struct),
     ):
         if isinstance(dtype, test):
