@@ -82,7 +82,7 @@ def audit(
     seed : int, default 0
         Of the bootstrap and of the sample.
     memory_limit, threads, temp_directory : optional
-        Settings of DuckDB, such as ``"4GB"``: what does not fit in memory goes to disk.
+        Settings of DuckDB, such as ``"4GB"`` (default: 60 % of the memory); what does not fit goes to disk.
 
     Returns
     -------
@@ -174,9 +174,10 @@ def _columns(engine: sources.Engine, tables: dict[str, Any], **names: Any) -> Co
         # A label column without a single value has whatever type its file format gave it: look before refusing.
         label, empty = names["label"], False
         for side, table in tables.items():
-            if isinstance(label, str) and label in kinds[side] and kinds[side][label] != "null":
-                if int(engine.fetch(table.aggregate(n=table[label].count()))["n"][0]) == 0:
-                    kinds[side][label], empty = "null", True
+            if kinds[side].get(label, "null") == "null":
+                continue
+            if int(engine.fetch(table.aggregate(n=table[label].count()))["n"][0]) == 0:
+                kinds[side][label], empty = "null", True
         if not empty:
             raise
         return resolve(kinds["old"], kinds["new"], **names)

@@ -58,8 +58,8 @@ class Engine:
             # The order of rows means nothing here, and keeping it costs memory.
             "preserve_insertion_order": False,
         }
-        if memory_limit is not None:
-            settings["memory_limit"] = memory_limit
+        # DuckDB's own default, 80 %, leaves little for everything that it does not count.
+        settings["memory_limit"] = "60%" if memory_limit is None else memory_limit
         if threads is not None:
             settings["threads"] = int(threads)
         try:
