@@ -1,7 +1,7 @@
 """Time the audit of large prediction tables, beside pandas and scikit-learn, and measure peak memory.
 
 Each contender runs in a process of its own, so that its peak memory is its own. ``--memory`` caps what DuckDB may
-take and ``--cap`` is a hard limit on the data of the whole process (RLIMIT_DATA): beyond it the process dies.
+take; ``--cap`` kills a process whose resident memory goes beyond so many GiB, as a small machine would.
 
     python benchmarks/audit.py --rows 10000000
     python benchmarks/audit.py --rows 100000000 --contenders lowchurn --memory 2500MB --cap 4
@@ -73,9 +73,31 @@ def with_pandas(old, new, memory, folder):
 CONTENDERS = {"lowchurn": with_lowchurn, "pandas": with_pandas}
 
 
-def child(name, old, new, memory, folder, cap):
-    if cap:
-        resource.setrlimit(resource.RLIMIT_DATA, (int(cap * 2**30), int(cap * 2**30)))
+def resident(pid):
+    """GiB that a process holds in memory now."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / 2**30
+    except (FileNotFoundError, IndexError):
+        return 0.0
+
+
+def run_capped(command, cap):
+    """Like subprocess.run, with an eye on the memory."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        running = subprocess.Popen(command, stdout=out, stderr=err, text=True)
+        while running.poll() is None:
+            if cap and resident(running.pid) > cap:
+                running.kill()
+                running.wait()
+                return 1, "", f"killed: more than {cap:g} GiB"
+            time.sleep(0.05)
+        out.seek(0)
+        err.seek(0)
+        return running.returncode, out.read(), err.read()
+
+
+def child(name, old, new, memory, folder):
     began = time.perf_counter()
     figures, slices = CONTENDERS[name](old, new, memory or None, folder)
     seconds = time.perf_counter() - began
@@ -88,13 +110,13 @@ def main():
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     parser.add_argument("--memory", default="", help="DuckDB's memory_limit")
-    parser.add_argument("--cap", type=float, default=0, help="GiB of data that a process may hold")
+    parser.add_argument("--cap", type=float, default=0, help="GiB of memory that a process may hold")
     parser.add_argument("--folder", default=None, help="where tables and spilled data go")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         name, old, new = arguments.child
-        child(name, old, new, arguments.memory, arguments.folder, arguments.cap)
+        child(name, old, new, arguments.memory, arguments.folder)
         return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         began = time.perf_counter()
@@ -105,12 +127,12 @@ def main():
         results = {}
         for name in arguments.contenders:
             command = [sys.executable, __file__, "--child", name, old, new, "--folder", folder]
-            command += ["--memory", arguments.memory, "--cap", str(arguments.cap)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                print(f"| {name} | failed: {done.stderr.strip().splitlines()[-1]} | | |")
+            command += ["--memory", arguments.memory]
+            code, out, err = run_capped(command, arguments.cap)
+            if code:
+                print(f"| {name} | failed: {err.strip().splitlines()[-1]} | | |", flush=True)
                 continue
-            results[name] = found = json.loads(done.stdout)
+            results[name] = found = json.loads(out)
             speed = arguments.rows / found["seconds"]
             print(f"| {name} | {found['seconds']:.1f} | {speed:,.0f} | {found['peak_gib']:.2f} |", flush=True)
         if len(results) > 1:
