@@ -4,17 +4,19 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test test-slow test-gpu check format bench-combine bench-engine clean
+.PHONY: help demo test test-slow test-gpu test-spark check format bench-combine bench-engine bench-audit clean
 
 help:
 	@echo "make demo           install what the demo needs and run it"
 	@echo "make test           install the dev extra and run the whole suite"
 	@echo "make test-slow      the long statistical checks as well"
+	@echo "make test-spark     the audit on a local Spark (needs Java)"
 	@echo "make check          ruff (lint and format) and mypy"
 	@echo "make format         let ruff rewrite the files"
 	@echo "make test-gpu       the checks that need a CUDA device"
 	@echo "make bench-combine  time the convex program of Algorithm 1"
 	@echo "make bench-engine   time the engine beside torch, scikit-learn and Keras"
+	@echo "make bench-audit    time the audit at 10 million rows beside pandas (ARGS='--rows ...')"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || ($(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv $(VENV))
@@ -32,10 +34,14 @@ demo: $(VENV)/.core
 	$(BIN)/lowchurn demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not spark"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not gpu and not spark"
+
+test-spark: $(VENV)/.dev
+	$(PIP) -e ".[spark]"
+	$(BIN)/python -m pytest -m spark tests/audit
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -56,6 +62,9 @@ bench-engine: $(VENV)/.dev
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu
+
+bench-audit: $(VENV)/.dev
+	$(BIN)/python benchmarks/audit.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

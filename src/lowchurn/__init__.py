@@ -5,7 +5,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_MODULES = ("metrics", "scoring", "selection", "strategies", "theory")
+_MODULES = ("audit", "metrics", "report", "scoring", "selection", "strategies", "theory")
 
 __all__ = ["__version__", *_MODULES]
 
