@@ -262,7 +262,7 @@ class _Program:
             overspent = point.churn + slack - epsilon if budgeted else 0.0
             products = np.append(w * z, slack * mu) if budgeted else w * z
             worst = max(np.abs(stationarity).max(), abs(w.sum() - 1), abs(overspent))
-            if worst < TOLERANCE and products.max() < COMPLEMENTARITY:
+            if (worst < TOLERANCE and products.max() < COMPLEMENTARITY) or products.max() < UNDERFLOW:
                 break
             barrier = 0.1 * products.mean()
             shares = (0.0, 1.0) if least_churn else (1.0, mu)
@@ -273,7 +273,10 @@ class _Program:
             if budgeted:
                 system[:-1, :-1] += mu / slack * np.outer(point.churn_slope, point.churn_slope)
                 right -= point.churn_slope * (barrier / slack - mu + mu / slack * overspent)
-            solution = np.linalg.solve(system, np.append(right, 1 - w.sum()))
+            try:
+                solution = np.linalg.solve(system, np.append(right, 1 - w.sum()))
+            except np.linalg.LinAlgError:
+                break  # at the limit of double precision: no step would improve the point
             dw, dlevel = solution[:-1], float(solution[-1])
             dz = barrier / w - z - z / w * dw
             dslack = -overspent - float(point.churn_slope @ dw) if budgeted else 0.0
@@ -290,6 +293,7 @@ class _Program:
 
 TOLERANCE = 1e-10  # of every optimality condition; the documented promise is 1e-6
 COMPLEMENTARITY = 1e-14  # so small that setting a vanishing weight to zero changes nothing
+UNDERFLOW = 1e-22  # below it double precision has nothing more to give
 MAX_STEPS = 100
 
 
