@@ -259,9 +259,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 picked, rule = best, f"{rule}, certified with confidence {self.confidence:g}"
             else:
                 warnings.warn(f"{WHO}: {self.certificate_}", stacklevel=3)
-        feasible = picked is not None
         if picked is None:
             picked = self._fall_back(offers, trials, known.servable)
+        feasible = budget is None or picked.churn <= budget * (1 + 1e-9)
         self._served = Served(picked.weights, known if known.servable else None, trials.models, self.classes_)
         self._remember(picked, rule, feasible, trials, rows)
 
@@ -274,7 +274,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             raise InfeasibleBudget(WHO, self.max_churn, least)
         blends = [*mixtures(trials, trials.ruler, self.max_churn, servable), kept_base(trials.ruler)]
         picked, _ = choose(blends, trials.ruler, self.max_churn, blends[0])
-        assert picked is not None  # the base itself changes nothing
+        if picked is None:  # even the base changes decisions where classes are gone
+            picked = min(blends, key=lambda offer: (offer.churn, offer.cost))
         self.frontier_.append(picked.candidate)
         what = "The base is kept as it is" if list(picked.weights) == [BASE] else "A blend with the base is served"
         warnings.warn(

@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from lowchurn.learners.base import Job, Learner
+from lowchurn.learners.catboost import CatBoostLearner
+from lowchurn.learners.lightgbm import LightGBMLearner
 from lowchurn.learners.rows import RowsLearner, fit_soft
+from lowchurn.learners.xgboost import XGBoostLearner
 
-ALL: tuple[type[Learner], ...] = (RowsLearner,)
+ALL: tuple[type[Learner], ...] = (LightGBMLearner, XGBoostLearner, CatBoostLearner, RowsLearner)
 
 
 def learner_for(estimator: Any, classes: Any) -> Learner:
@@ -32,4 +35,14 @@ def learner_for(estimator: Any, classes: Any) -> Learner:
     )
 
 
-__all__ = ["ALL", "Job", "Learner", "RowsLearner", "fit_soft", "learner_for"]
+__all__ = [
+    "ALL",
+    "CatBoostLearner",
+    "Job",
+    "Learner",
+    "LightGBMLearner",
+    "RowsLearner",
+    "XGBoostLearner",
+    "fit_soft",
+    "learner_for",
+]
