@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 
 from lowchurn.checks import as_floats, check_weightlike, to_numpy
+from lowchurn.learners import ALL
 from lowchurn.learners.base import extra_missing
 
 WHO = "LowChurnClassifier"
@@ -29,6 +30,7 @@ class Base:
 
     def __init__(self, model: Any, classes: np.ndarray) -> None:
         self.model = model
+        self.served = as_served(model)
         self.classes = classes
 
     def proba(self, X: Any) -> np.ndarray:
@@ -46,7 +48,7 @@ class Base:
         if callable_only(model):
             return read_probabilities("the base", self._call(model, X), getattr(model, "classes_", None), self.classes)
         if hasattr(model, "predict_proba"):
-            given = self._call(model.predict_proba, X)
+            given = self._call(self.served.predict_proba, X)
             return read_probabilities("the base", given, getattr(model, "classes_", None), self.classes)
         return read_probabilities("the base", self._call(model.predict, X), None, self.classes)
 
@@ -61,6 +63,46 @@ class Base:
                 f"{WHO}: the base cannot predict these rows ({type(error).__name__}: {error}). "
                 "It must be fitted, and on the same features."
             ) from error
+
+
+class Behind:
+    """A fitted model behind fitted preprocessing, in the form that is saved."""
+
+    def __init__(self, preprocessing: Any, model: Any, features: Any = None) -> None:
+        self.preprocessing = preprocessing
+        self.model = model
+        if features is not None:
+            self.feature_names_in_ = np.asarray(features, dtype=object)
+
+    @property
+    def classes_(self) -> np.ndarray:
+        return np.asarray(self.model.classes_)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        rows = X if self.preprocessing is None else self.preprocessing.transform(X)
+        return np.asarray(self.model.predict_proba(rows))
+
+    def predict(self, X: Any) -> np.ndarray:
+        rows = X if self.preprocessing is None else self.preprocessing.transform(X)
+        return np.asarray(self.model.predict(rows)).ravel()
+
+
+def as_served(model: Any) -> Any:
+    """A base in the form in which it can be saved without a pickle, so that a loaded one gives the same bits."""
+    if callable_only(model) or isinstance(model, Behind):
+        return model
+    preprocessing, inner = inner_model(model)
+    features = getattr(model, "feature_names_in_", None)
+    if hasattr(model, "_served"):  # a LowChurnClassifier
+        return model if inner is None else Behind(preprocessing, inner, features)
+    for learner in ALL:
+        try:
+            native = learner.as_served(inner)
+        except Exception:  # unfitted, or with an objective of its own: the base answers for itself
+            native = None
+        if native is not None:
+            return Behind(preprocessing, native, features)
+    return model
 
 
 class GivenBase:
@@ -116,9 +158,11 @@ def inner_model(base: Any) -> tuple[Any, Any]:
     """Fitted preprocessing (or None) and fitted model inside a base, for starts from its weights."""
     if hasattr(base, "estimator") and type(base).__name__ == "FrozenEstimator":
         return inner_model(base.estimator)
-    parts = getattr(base, "_single", None)
-    if parts is not None:  # a LowChurnClassifier that serves one model
-        return parts.preprocessing, parts.model
+    if hasattr(base, "_served"):  # a LowChurnClassifier, which serves one model or a mixture
+        single = base._single
+        return (None, None) if single is None else (single.preprocessing, single.model)
+    if isinstance(base, Behind):
+        return base.preprocessing, base.model
     if isinstance(base, Pipeline):
         return (base[:-1] if len(base) > 1 else None), base[-1]
     return None, (base if hasattr(base, "fit") or hasattr(base, "predict_proba") else None)

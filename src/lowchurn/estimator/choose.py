@@ -91,7 +91,7 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, servable: bool,
     offers = []
     for epsilon in path:
         try:
-            mixture = combine(stack, ruler.y, ruler.base_proba, epsilon, ruler.score)
+            mixture = combine(stack, ruler.y, ruler.base_proba, epsilon, ruler.score, ruler.weights)
         except InfeasibleBudget:
             continue
         weights = np.where(mixture.weights < LEAST_WEIGHT, 0.0, mixture.weights)

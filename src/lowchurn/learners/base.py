@@ -122,6 +122,11 @@ class Learner(abc.ABC):
         return model
 
     @classmethod
+    def as_served(cls, model: Any) -> Any:
+        """A fitted model of the library in the form that this learner saves; None where it is none, or needs none."""
+        return None
+
+    @classmethod
     def saves(cls, model: Any) -> bool:
         """Whether :meth:`save` knows this kind of model."""
         return False

@@ -134,6 +134,10 @@ class BoostingLearner(Learner):
         return targets, weight
 
     @classmethod
+    def as_served(cls, model: Any) -> Any:
+        return cls(model, model.classes_).stages(model) if cls.handles(model) else None
+
+    @classmethod
     def saves(cls, model: Any) -> bool:
         return isinstance(model, cls.model)
 
