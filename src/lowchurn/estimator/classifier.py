@@ -184,7 +184,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         X, y = self._check_rows(X, y)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         base = None if self.base is None or base_proba is not None else find_base(self.base)
-        estimator = self._find_estimator(base)
+        self._estimator = estimator = self._find_estimator(base)
         self.classes_, index = np.unique(y, return_inverse=True)
         if weight is not None and not weight.all():  # a row without weight is no row
             used = np.flatnonzero(weight)

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
 from lowchurn.estimator.base import Base, Behind
 from lowchurn.estimator.candidates import Trained
 from lowchurn.estimator.choose import BASE, Served
 from lowchurn.estimator.frontier import Candidate, Frontier, Selection
+from lowchurn.learners.rows import RowsLearner, load_skops
 from lowchurn.persistence import (
     load_other,
     model_from_files,
@@ -26,6 +27,8 @@ from lowchurn.persistence import (
 from lowchurn.selection import Certificate
 
 FORMAT = 1
+# Unfitted, these are parameters and nothing else.
+ESTIMATORS = ("lightgbm.sklearn.LGBMClassifier", "xgboost.sklearn.XGBClassifier", "catboost.core.CatBoostClassifier")
 KEPT = ("max_churn", "churn", "select", "search", "confidence", "validation_fraction", "n_jobs", "verbose")
 
 
@@ -44,6 +47,7 @@ def save(model: Any, path: str | Path) -> None:
         features = getattr(part, "feature_names_in_", None)
         entry["features"] = None if features is None else list(map(str, features))
         members.append(entry)
+    files["estimator.skops"] = RowsLearner.save(clone(model._estimator))["model.skops"]
     parameters = {name: getattr(model, name) for name in KEPT}
     if isinstance(model.random_state, int):
         parameters["random_state"] = model.random_state
@@ -117,7 +121,9 @@ def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:
         raise ValueError(f"load: the file has format {about['format']}, this version reads up to {FORMAT}. Upgrade lowchurn.")
     from lowchurn.estimator.classifier import LowChurnClassifier
 
-    model = LowChurnClassifier(**about["parameters"])
+    estimator = load_skops(files["estimator.skops"], [*trusted, *ESTIMATORS])
+    model = LowChurnClassifier(estimator, **about["parameters"])
+    model._estimator = estimator
     model.classes_ = np.asarray(about["classes"], dtype=about["dtype"])
     model.n_features_in_ = about["n_features_in"]
     if about["feature_names_in"] is not None:
