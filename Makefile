@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test test-slow check format bench-combine clean
+.PHONY: help demo test test-slow check format bench-combine bench-learners bench-search clean
 
 help:
 	@echo "make demo           install what the demo needs and run it"
@@ -13,6 +13,8 @@ help:
 	@echo "make check          ruff (lint and format) and mypy"
 	@echo "make format         let ruff rewrite the files"
 	@echo "make bench-combine  time the convex program of Algorithm 1"
+	@echo "make bench-learners time soft targets against hard labels in LightGBM and XGBoost"
+	@echo "make bench-search   trainings, churn and accuracy of the search against the full grid"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || ($(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv $(VENV))
@@ -46,6 +48,12 @@ format: $(VENV)/.dev
 
 bench-combine: $(VENV)/.core
 	$(BIN)/python benchmarks/combine.py
+
+bench-learners: $(VENV)/.dev
+	$(BIN)/python benchmarks/learners.py
+
+bench-search: $(VENV)/.dev
+	$(BIN)/python benchmarks/search.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.special import expit
 
 from lowchurn.learners.base import Job, Learner, class_weights, weighted_mass
 
@@ -47,7 +48,7 @@ class BoostedModel:
     def predict_proba(self, X: Any) -> np.ndarray:
         raw = np.asarray(self.raw(X), dtype=float)
         if self.columns == 1:
-            positive = 1 / (1 + np.exp(-raw[:, 0]))
+            positive = expit(raw[:, 0])
             return np.stack([1 - positive, positive], axis=1)
         raw = np.exp(raw - raw.max(axis=1, keepdims=True))
         return np.asarray(raw / raw.sum(axis=1, keepdims=True))

@@ -19,6 +19,9 @@ from lowchurn.learners.boosting import BoostedModel, BoostingLearner, log_shares
 NOT_NATIVE = {"class_weight", "importance_type", "objective", "n_estimators", "n_jobs", "boosting_type", "random_state"}
 
 
+LEAST_CURVATURE = np.float32(1e-10)  # LightGBM guesses counts from curvature, and must not see zeros
+
+
 class LightGBMModel(BoostedModel):
     """Boosters of LightGBM that add up."""
 
@@ -143,6 +146,7 @@ def soft_objective(targets: np.ndarray, weight: np.ndarray | None) -> Callable[[
         np.subtract(1, p, out=curve)
         np.multiply(curve, p, out=curve)
         np.multiply(curve, factor, out=curve)
+        np.maximum(curve, LEAST_CURVATURE, out=curve)
         if scale is not None:
             np.multiply(slope, scale, out=slope)
             np.multiply(curve, scale, out=curve)

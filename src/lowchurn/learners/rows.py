@@ -189,16 +189,33 @@ def _start_from(model: Any, base: Any, share: float) -> Any:
     return started
 
 
+# Data of scikit-learn's own models and transformers that skops does not trust by itself; none of it runs code of the file.
+OWN_TYPES = (
+    "numpy.dtype",
+    "scipy.interpolate._bsplines.BSpline",
+    "sklearn.calibration._CalibratedClassifier",
+    "sklearn.calibration._SigmoidCalibration",
+    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+    "sklearn.feature_selection._univariate_selection.f_classif",
+    "sklearn.metrics._dist_metrics.EuclideanDistance64",
+    "sklearn.neighbors._kd_tree.KDTree",
+    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
+    "sklearn.tree._tree.Tree",
+)
+
+
 def load_skops(data: bytes, trusted: Sequence[str] = ()) -> Any:
     """Read what skops wrote; types beyond scikit-learn, numpy and scipy must be trusted by name."""
     io = _skops()
+    trusted = [*trusted, *OWN_TYPES]
     unknown = sorted(set(io.get_untrusted_types(data=data)) - set(trusted))
     if unknown:
         raise ValueError(
             f"load: the file holds types that are not trusted: {', '.join(unknown)}. "
             f"Where you trust them, load with trusted={unknown!r}."
         )
-    return io.loads(data, trusted=list(trusted))
+    return io.loads(data, trusted=trusted)
 
 
 def _skops() -> Any:
