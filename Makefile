@@ -4,7 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test test-slow test-gpu test-spark check format bench-combine bench-engine bench-audit clean
+.PHONY: help demo test test-slow test-gpu test-spark check format clean \
+	bench-combine bench-engine bench-audit bench-learners bench-search
 
 help:
 	@echo "make demo           install what the demo needs and run it"
@@ -17,6 +18,8 @@ help:
 	@echo "make bench-combine  time the convex program of Algorithm 1"
 	@echo "make bench-engine   time the engine beside torch, scikit-learn and Keras"
 	@echo "make bench-audit    time the audit at 10 million rows beside pandas (ARGS='--rows ...')"
+	@echo "make bench-learners time soft targets against hard labels in LightGBM and XGBoost"
+	@echo "make bench-search   trainings, churn and accuracy of the search against the full grid"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || ($(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv $(VENV))
@@ -65,6 +68,12 @@ test-gpu: $(VENV)/.dev
 
 bench-audit: $(VENV)/.dev
 	$(BIN)/python benchmarks/audit.py $(ARGS)
+
+bench-learners: $(VENV)/.dev
+	$(BIN)/python benchmarks/learners.py
+
+bench-search: $(VENV)/.dev
+	$(BIN)/python benchmarks/search.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
