@@ -207,7 +207,9 @@ def read_probabilities(who: str, given: Any, labels: Any, classes: np.ndarray) -
     sums = table.sum(axis=1)
     if len(sums) and np.abs(sums - 1).max() > 1e-3:
         row = int(np.abs(sums - 1).argmax())
-        raise ValueError(f"{WHO}: every row of probabilities of {who} must sum to 1, row {row} sums to {sums[row]:.6g}.")
+        raise ValueError(
+            f"{WHO}: every row of probabilities of {who} must sum to 1, row {row} sums to {sums[row]:.6g}."
+        )
     return table, labels
 
 

@@ -152,7 +152,8 @@ class Trials:
 
     def _run_group(self, group: Sequence[Strategy], warm: bool) -> None:
         jobs = [
-            Job(np.asarray(s.targets(self.onehot, self.base_proba)), s, self.train.weight, self.seed) for s in group
+            Job(np.asarray(s.targets(self.onehot, self.base_proba)), s, self.train.weight, self.seed, self.y_train)
+            for s in group
         ]
         begin = time.perf_counter()
         rows, base = (self.warm_rows, self.start[1]) if warm else (self.rows, None)

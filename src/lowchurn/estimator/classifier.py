@@ -40,6 +40,7 @@ from lowchurn.estimator.choose import (
 from lowchurn.estimator.frontier import Selection
 from lowchurn.estimator.searching import default_strategies, search_lambda
 from lowchurn.estimator.split import Part, Split, held_out_rows, split_rows, whole_numbers
+from lowchurn.learners.torch import NetworkClassifier, is_network
 from lowchurn.scoring import Score, get_score
 from lowchurn.selection import InfeasibleBudget
 from lowchurn.strategies import ColdStart
@@ -51,8 +52,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     estimator : classifier, optional
-        What to train: any scikit-learn classifier that takes ``sample_weight``, LightGBM, XGBoost, CatBoost, or a
-        Pipeline that ends in one. A clone of the base by default, or a logistic regression without one.
+        What to train: any scikit-learn classifier that takes ``sample_weight``, LightGBM, XGBoost, CatBoost, a torch
+        network (a module or a :class:`~lowchurn.learners.NetworkClassifier`), or a Pipeline that ends in one. A clone of the base by default, or a logistic regression without one.
     base : fitted classifier, callable or path, optional
         The model in production: a fitted estimator, a function of X that gives probabilities (or labels), an ONNX file or
         a saved model. Without it (and without ``base_proba`` at ``fit``) this is plain retraining.
@@ -250,7 +251,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             copies = judge.weights.astype(int) if whole_numbers(judge.weights) else None
 
             def changes(offer: Offer) -> np.ndarray:
-                values = judge.changes(sum(w * each[k] for k, w in offer.weights.items()))
+                values = judge.changes(np.sum([w * each[k] for k, w in offer.weights.items()], axis=0))
                 return values if copies is None else np.repeat(values, copies)
 
             bound = 1.0 if ruler.hard else float(ruler.score.bound)
@@ -310,7 +311,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 self._seed(), done,
             )  # fmt: skip
             trials.run([ColdStart()])
-        nothing = {name: math.nan for name in ("risk", "accuracy", "churn", "broken")}
+        nothing = dict.fromkeys(("risk", "accuracy", "churn", "broken"), math.nan)
         counts = {"train": int(everything.weights.sum()), "choose": 0, "certify": 0}
         self.frontier_, self.certificate_ = trials.frontier, None
         self.selection_ = Selection({"cold": 1.0}, "plain retrain, there is no base", True, **nothing, trainings=1,
@@ -416,6 +417,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return takes_nan(first if first is not None else self._find_estimator(self.base))
 
     def _find_estimator(self, base: Any) -> Any:
+        if is_network(self.estimator):
+            return NetworkClassifier(self.estimator, random_state=self._seed())
         if self.estimator is not None:
             if not hasattr(self.estimator, "fit"):
                 raise ValueError(
@@ -431,7 +434,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _seed(self) -> int | None:
         if self.random_state is None or isinstance(self.random_state, int | np.integer):
-            return self.random_state
+            return None if self.random_state is None else int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _split(self, X: Any, index: np.ndarray, weight: np.ndarray | None, new: Any, held_out: Any) -> Split:

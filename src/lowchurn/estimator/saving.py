@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
+from sklearn.pipeline import Pipeline
 
 from lowchurn.estimator.base import Base, Behind
 from lowchurn.estimator.candidates import Trained
 from lowchurn.estimator.choose import BASE, Served
 from lowchurn.estimator.frontier import Candidate, Frontier, Selection
 from lowchurn.learners.rows import RowsLearner, load_skops
+from lowchurn.learners.torch import NetworkClassifier, network_name
 from lowchurn.persistence import (
     load_other,
     model_from_files,
@@ -28,7 +30,12 @@ from lowchurn.selection import Certificate
 
 FORMAT = 1
 # Unfitted, these are parameters and nothing else.
-ESTIMATORS = ("lightgbm.sklearn.LGBMClassifier", "xgboost.sklearn.XGBClassifier", "catboost.core.CatBoostClassifier")
+ESTIMATORS = (
+    "lightgbm.sklearn.LGBMClassifier",
+    "xgboost.sklearn.XGBClassifier",
+    "catboost.core.CatBoostClassifier",
+    "lowchurn.learners.torch.NetworkClassifier",
+)
 KEPT = ("max_churn", "churn", "select", "search", "confidence", "validation_fraction", "n_jobs", "verbose")
 
 
@@ -36,7 +43,7 @@ def save(model: Any, path: str | Path) -> None:
     """Write a fitted LowChurnClassifier; the base goes along only where it is a part of what is served."""
     served: Served = model._served
     files: dict[str, bytes] = {}
-    members = []
+    members: list[dict[str, Any]] = []
     for k, weight in served.weights.items():
         part = base_part(served.base) if k == BASE else served.models[k]
         folder = f"model{len(members)}/"
@@ -47,7 +54,7 @@ def save(model: Any, path: str | Path) -> None:
         features = getattr(part, "feature_names_in_", None)
         entry["features"] = None if features is None else list(map(str, features))
         members.append(entry)
-    files["estimator.skops"] = RowsLearner.save(clone(model._estimator))["model.skops"]
+    files["estimator.skops"] = RowsLearner.save(_unfitted(model._estimator))["model.skops"]
     parameters = {name: getattr(model, name) for name in KEPT}
     if isinstance(model.random_state, int):
         parameters["random_state"] = model.random_state
@@ -66,6 +73,15 @@ def save(model: Any, path: str | Path) -> None:
         "certificate": None if model.certificate_ is None else _plain(dataclasses.asdict(model.certificate_)),
     }
     write_archive(path, about, files)
+
+
+def _unfitted(estimator: Any) -> Any:
+    """A clone of an estimator without code in it: a network is named, not written."""
+    estimator = clone(estimator)
+    final = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+    if isinstance(final, NetworkClassifier):
+        final.set_params(network=network_name(final.network))
+    return estimator
 
 
 def base_part(base: Base) -> Behind:
@@ -118,7 +134,9 @@ def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:
         return load_other(path, trusted)
     about, files = found
     if about["format"] > FORMAT:
-        raise ValueError(f"load: the file has format {about['format']}, this version reads up to {FORMAT}. Upgrade lowchurn.")
+        raise ValueError(
+            f"load: the file has format {about['format']}, this version reads up to {FORMAT}. Upgrade lowchurn."
+        )
     from lowchurn.estimator.classifier import LowChurnClassifier
 
     estimator = load_skops(files["estimator.skops"], [*trusted, *ESTIMATORS])

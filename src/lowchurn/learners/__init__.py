@@ -11,9 +11,10 @@ from lowchurn.learners.base import Job, Learner
 from lowchurn.learners.catboost import CatBoostLearner
 from lowchurn.learners.lightgbm import LightGBMLearner
 from lowchurn.learners.rows import RowsLearner, fit_soft
+from lowchurn.learners.torch import NetworkClassifier, TorchLearner
 from lowchurn.learners.xgboost import XGBoostLearner
 
-ALL: tuple[type[Learner], ...] = (LightGBMLearner, XGBoostLearner, CatBoostLearner, RowsLearner)
+ALL: tuple[type[Learner], ...] = (LightGBMLearner, XGBoostLearner, CatBoostLearner, TorchLearner, RowsLearner)
 
 
 def learner_for(estimator: Any, classes: Any) -> Learner:
@@ -41,7 +42,9 @@ __all__ = [
     "Job",
     "Learner",
     "LightGBMLearner",
+    "NetworkClassifier",
     "RowsLearner",
+    "TorchLearner",
     "XGBoostLearner",
     "fit_soft",
     "learner_for",

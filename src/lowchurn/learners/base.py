@@ -33,6 +33,8 @@ class Job:
         Weights of the rows, on top of the targets.
     seed : int, optional
         Decides everything random, where the estimator does not fix its own ``random_state``.
+    labels : array of shape (n,), optional
+        The true classes as indices, for learners that stop early on the loss against them.
 
     Examples
     --------
@@ -47,6 +49,7 @@ class Job:
     strategy: Strategy = ColdStart()
     sample_weight: np.ndarray | None = None
     seed: int | None = None
+    labels: np.ndarray | None = None
 
     @property
     def base_share(self) -> float:

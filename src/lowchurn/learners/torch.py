@@ -1,0 +1,358 @@
+"""Torch networks: a scikit-learn classifier around the engine, and the learner that trains all candidates at once."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from lowchurn.checks import check_number
+from lowchurn.learners.base import Job, Learner, extra_missing
+from lowchurn.strategies import Strategy, one_hot
+
+WHO = "NetworkClassifier"
+KINDS = ("fcn", "convnet", "transformer", "resnet")
+
+
+class NetworkClassifier(ClassifierMixin, BaseEstimator):
+    """A torch network with scikit-learn's contract, trained by the batched engine.
+
+    Parameters
+    ----------
+    network : str, module or function
+        One of the paper's networks by name ("fcn-1000", "convnet-4", "transformer-1", "resnet-50"), which is made to
+        measure; or a module, a function that makes one, or where to import such a function from
+        ("package.module:function"), giving logits of shape (rows, classes).
+    input_shape : tuple of int, optional
+        Shape of one row where it is not a vector: X stays two-dimensional and is reshaped, (28, 28, 1) for an image.
+    validation_fraction : float, default 0.1
+        Share of the rows on whose loss training stops.
+    epochs, patience, restore_best, batch_size, learning_rate, loss, device, precision
+        As in :func:`lowchurn.nets.train`.
+    random_state : int, RandomState or None
+        Decides the start, the shuffles and the rows held out.
+
+    Attributes
+    ----------
+    module_ : torch.nn.Module
+        The trained network.
+    classes_, n_features_in_ : as everywhere in scikit-learn
+    epochs_ : int
+        Epochs trained.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from lowchurn.learners.torch import NetworkClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = NetworkClassifier("fcn-64", random_state=0, device="cpu").fit(X, y)
+    >>> model.score(X, y) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        network: Any = "fcn-100",
+        *,
+        input_shape: tuple[int, ...] | None = None,
+        validation_fraction: float = 0.1,
+        epochs: int = 300,
+        patience: int = 5,
+        restore_best: bool = False,
+        batch_size: int = 32,
+        learning_rate: float = 1e-3,
+        loss: str = "log",
+        device: str = "auto",
+        precision: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.network = network
+        self.input_shape = input_shape
+        self.validation_fraction = validation_fraction
+        self.epochs = epochs
+        self.patience = patience
+        self.restore_best = restore_best
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.loss = loss
+        self.device = device
+        self.precision = precision
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train the network on labels."""
+        X, y = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(y)
+        self.classes_, index = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"{WHO}: y must have at least two classes, got 1 class.")
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        job = Job(one_hot(index, len(self.classes_)), sample_weight=weight, seed=seed, labels=index)
+        (model,) = TorchLearner(self, self.classes_).fit_many(X, [job])
+        if isinstance(model, Exception):
+            raise model
+        self.module_, self.epochs_ = model.module_, model.epochs_
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes in the order of ``classes_``."""
+        check_is_fitted(self)
+        import torch
+
+        X = validate_data(self, X, dtype=np.float32, reset=False)
+        rows = torch.from_numpy(shaped(self, X))
+        with torch.no_grad():
+            parts = [torch.softmax(self.module_(part).double(), dim=-1) for part in rows.split(1024)]
+        return np.asarray(torch.cat(parts).numpy())
+
+    @classmethod
+    def wrap(cls, module: Any, classes: Any, features: int, **parameters: Any) -> Self:
+        """A network that was trained elsewhere as a fitted classifier, to serve as the base.
+
+        Parameters
+        ----------
+        module : torch.nn.Module
+            Gives logits of shape (rows, classes).
+        classes : list
+            The label of each output.
+        features : int
+            Columns of X.
+        **parameters
+            Of this class, such as ``input_shape``; ``network`` is the module.
+        """
+        model = cls(module, **parameters)
+        model.classes_, model.n_features_in_ = np.asarray(classes), features
+        model.module_, model.epochs_ = module.eval(), 0
+        return model
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of each row."""
+        proba = self.predict_proba(X)
+        return np.asarray(self.classes_[proba.argmax(axis=1)])
+
+
+def shaped(model: NetworkClassifier, X: np.ndarray) -> np.ndarray:
+    """Rows as the network takes them: reshaped, and whole numbers for token ids."""
+    rows = np.ascontiguousarray(X, dtype=np.float32)
+    if model.input_shape is not None:
+        if np.prod(model.input_shape) != rows.shape[1]:
+            raise ValueError(
+                f"{WHO}: input_shape {model.input_shape} needs {np.prod(model.input_shape)} features, "
+                f"got {rows.shape[1]}."
+            )
+        rows = rows.reshape(-1, *model.input_shape)
+    return rows.astype(np.int64) if _kind(model.network) == "transformer" else rows
+
+
+def _kind(network: Any) -> str | None:
+    return network.partition("-")[0] if isinstance(network, str) else type(network).__name__.lower()
+
+
+def make_network(model: NetworkClassifier, features: int, classes: int) -> Any:
+    """The module to train, made to measure where it is one of the paper's."""
+    try:
+        from lowchurn.nets import networks
+    except ImportError:
+        raise extra_missing(WHO, "torch", "torch") from None
+    if not isinstance(model.network, str):
+        return model.network
+    if ":" in model.network:
+        return import_maker(model.network)
+    kind, _, size = model.network.partition("-")
+    if kind not in KINDS or not size.isdigit():
+        known = ", ".join(f"{kind!r}" for kind in ("fcn-100", "convnet-4", "transformer-1", "resnet-50"))
+        raise ValueError(f"{WHO}: network must be a module or a name such as {known}, got {model.network!r}.")
+    if kind == "fcn":
+        return networks.fcn(int(size), inputs=features, classes=classes)
+    if kind == "transformer":
+        return networks.transformer(int(size), length=features, classes=classes)
+    if model.input_shape is None or len(model.input_shape) != 3:
+        raise ValueError(f"{WHO}: {model.network} takes images: give input_shape=(height, width, channels).")
+    make = networks.convnet if kind == "convnet" else networks.resnet
+    return make(int(size), shape=model.input_shape, classes=classes)
+
+
+def same_weights(one: Any, other: Any) -> bool:
+    """Whether two modules have parameters of the same names and shapes."""
+    shapes = [{name: tuple(p.shape) for name, p in module.named_parameters()} for module in (one, other)]
+    return shapes[0] == shapes[1]
+
+
+class TorchLearner(Learner):
+    """Trains the candidates of a :class:`NetworkClassifier` together, as one stack."""
+
+    name = "torch"
+
+    @classmethod
+    def handles(cls, estimator: Any) -> bool:
+        return isinstance(estimator, NetworkClassifier)
+
+    def fit(self, X: Any, job: Job, base: Any = None) -> Any:
+        (model,) = self.fit_many(X, [job], base)
+        if isinstance(model, Exception):
+            raise model
+        return model
+
+    def fit_many(self, X: Any, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
+        """Train all jobs at once on one device; ``n_jobs`` has nothing to do here."""
+        from lowchurn.nets import Task, train
+
+        who = self.estimator
+        X = np.asarray(X, dtype=np.float32)
+        network = make_network(who, X.shape[1], len(self.classes))
+        start = None
+        if any(job.base_share for job in jobs):
+            start = {name: value.detach() for name, value in base.module_.state_dict().items()}
+        tasks = []
+        for job in jobs:
+            labels = job.targets.argmax(axis=1) if job.labels is None else job.labels
+            rows, held_out = self._split(labels, job)
+            weights = None if job.sample_weight is None else job.sample_weight[rows]
+            tasks.append(
+                Task(
+                    rows=rows,
+                    targets=job.targets[rows],
+                    validation=held_out,
+                    validation_targets=one_hot(labels[held_out], len(self.classes)),
+                    seed=0 if job.seed is None else job.seed,
+                    start=start if job.base_share else None,
+                    base_share=job.base_share,
+                    weights=weights,
+                    mixing=job.mixing,
+                    coupling=job.coupling,
+                )
+            )
+        trained = train(
+            network,
+            shaped(who, X),
+            tasks,
+            epochs=who.epochs,
+            patience=who.patience,
+            restore_best=who.restore_best,
+            batch_size=who.batch_size,
+            learning_rate=who.learning_rate,
+            loss=who.loss,
+            device=who.device,
+            precision=who.precision,
+            progress=False,
+        )
+        return [self._model(trained, k, X.shape[1]) for k in range(len(jobs))]
+
+    def _split(self, labels: np.ndarray, job: Job) -> tuple[np.ndarray, np.ndarray]:
+        """Rows to train on and rows to stop on, the same for jobs of one seed."""
+        fraction = check_number(WHO, "validation_fraction", self.estimator.validation_fraction, 0, 1, open_low=True,
+                                open_high=True)  # fmt: skip
+        every = np.arange(len(labels))
+        if len(labels) < 10:
+            raise ValueError(
+                f"{WHO}: at least 10 rows are needed to hold some out for early stopping, got {len(labels)}."
+            )
+        counts = np.bincount(labels)
+        many = counts[counts > 0].min() > 1 and int(fraction * len(labels)) >= len(self.classes)
+        rows, held_out = train_test_split(
+            every, test_size=fraction, random_state=job.seed, stratify=labels if many else None
+        )
+        return rows, held_out
+
+    def _model(self, trained: Any, k: int, features: int) -> Any:
+        if trained.status[k] != "finished":
+            return RuntimeError(f"{WHO}: training {trained.status[k]}")
+        model = clone(self.estimator)
+        model.classes_, model.n_features_in_ = self.classes, features
+        model.module_, model.epochs_ = trained.module(k), int(trained.epochs[k])
+        return model
+
+    def cannot(self, strategy: Strategy, base: Any = None) -> str:
+        return self.cannot_start(strategy.base_share, base) if strategy.base_share else ""
+
+    def cannot_start(self, base_share: float, base: Any) -> str:
+        if not isinstance(base, NetworkClassifier) or not hasattr(base, "module_"):
+            return "a network can only start from the weights of a base that is a NetworkClassifier, too."
+        if list(base.classes_) != list(self.classes):
+            return "the base has other classes, so its weights do not fit."
+        network = make_network(self.estimator, base.n_features_in_, len(self.classes))
+        if not same_weights(network if is_network(network) else network(), base.module_):
+            return "the base's network has other layers, so its weights do not fit."
+        return ""
+
+    @classmethod
+    def saves(cls, model: Any) -> bool:
+        return isinstance(model, NetworkClassifier)
+
+    @classmethod
+    def save(cls, model: Any) -> dict[str, bytes]:
+        """Weights as safetensors, everything else as JSON; a module of one's own is named, not pickled."""
+        from safetensors.torch import save
+
+        parameters = model.get_params(deep=False)
+        parameters["network"] = network_name(model.network)
+        if not isinstance(parameters["random_state"], int):
+            parameters["random_state"] = None
+        classes = np.asarray(model.classes_)
+        about = {
+            "parameters": parameters,
+            "classes": classes.tolist(),
+            "classes_dtype": classes.dtype.str if classes.dtype.kind != "O" else "O",
+            "features": model.n_features_in_,
+            "epochs": model.epochs_,
+        }
+        weights = {name: value.contiguous() for name, value in model.module_.state_dict().items()}
+        return {"network.safetensors": save(weights), "network.json": json.dumps(about).encode()}
+
+    @classmethod
+    def load(cls, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
+        from safetensors.torch import load
+
+        about = json.loads(files["network.json"])
+        parameters = about["parameters"]
+        if parameters["input_shape"] is not None:
+            parameters["input_shape"] = tuple(parameters["input_shape"])
+        name = parameters["network"]
+        if ":" in name and name not in trusted:
+            raise ValueError(
+                f"{WHO}: the file names code, {name!r}, that makes its module. "
+                f"Load it with trusted=[{name!r}] if you trust it."
+            )
+        model = NetworkClassifier(**parameters)
+        model.classes_ = np.array(about["classes"], dtype=about["classes_dtype"])
+        model.n_features_in_, model.epochs_ = about["features"], about["epochs"]
+        network = make_network(model, model.n_features_in_, len(model.classes_))
+        module = network if is_network(network) else network()
+        module.load_state_dict(load(files["network.safetensors"]))
+        model.module_ = module.eval()
+        return model
+
+
+def is_network(value: Any) -> bool:
+    """Whether this is a torch module, found out without importing torch."""
+    return not isinstance(value, type) and hasattr(value, "named_parameters") and hasattr(value, "forward")
+
+
+def network_name(network: Any) -> str:
+    """A network as a string that can be written down; a module of one's own by where its class is imported from."""
+    if isinstance(network, str):
+        return network
+    maker = type(network) if is_network(network) else network
+    return f"{maker.__module__}:{maker.__qualname__}"
+
+
+def import_maker(name: str) -> Any:
+    """The function or class at "package.module:name"."""
+    module, _, attribute = name.partition(":")
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
+
+
+__all__ = ["NetworkClassifier", "TorchLearner"]
