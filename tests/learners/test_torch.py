@@ -99,7 +99,10 @@ def test_pipelines_and_modules_of_ones_own(tmp_path):
     model.save(tmp_path / "next.lowchurn")
     again = lowchurn.load(tmp_path / "next.lowchurn")
     assert (again.predict_proba(X) == model.predict_proba(X)).all()
-    own = LowChurnClassifier(Own(), base=base, max_churn=0.1, random_state=1).fit(X[:900], LABELS[:900])
+    assert isinstance(LowChurnClassifier(Own())._find_estimator(None), NetworkClassifier)
+    short = NetworkClassifier(Own(), epochs=3, device="cpu")
+    own = LowChurnClassifier(short, base=base, max_churn=0.3, strategies=[Distill(0.5)], random_state=1)
+    own.fit(X[:900], LABELS[:900])
     own.save(tmp_path / "own.lowchurn")
     name = f"{__name__}:Own"
     with pytest.raises(ValueError, match="Load it with trusted"):
