@@ -268,6 +268,7 @@ def expressions():
         "only in": counts.only_in(*sides),
         "without repeats": counts.without_repeats(sides[0]),
         "count": counts.count(pairs, cuts),
+        "classes": counts.distinct_answers(pairs),
         "units": counts.count_units(pairs, cuts, unit),
         "soft": counts.soft_sums(pairs, unit),
         "calibration": counts.calibration_sums(pairs, unit),

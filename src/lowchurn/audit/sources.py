@@ -180,6 +180,8 @@ class Engine:
             raise ValueError(
                 f"audit: the database could not read or compare the tables: {_first_line(error)}."
             ) from None
+        except (OSError, MemoryError, OverflowError, UnicodeError, pa.ArrowException) as error:
+            raise ValueError(f"audit: could not read the tables: {_first_line(error)}.") from None
 
     def keep(self, name: str, table: Any) -> Any:
         """Store an intermediate result: in our own file, or in the caller's engine as its cache."""
