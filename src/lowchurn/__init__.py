@@ -6,7 +6,7 @@ from lowchurn import metrics, scoring, selection, strategies, theory
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "audit", "metrics", "report", "scoring", "selection", "strategies", "theory"]
+__all__ = ["__version__", "metrics", "scoring", "selection", "strategies", "theory"]
 
 
 def __getattr__(name: str) -> Any:

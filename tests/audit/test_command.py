@@ -176,3 +176,15 @@ def test_the_module_can_be_called_whatever_was_imported_first():
     subprocess.run([sys.executable, "-c", light], check=True, timeout=60)
     with pytest.raises(AttributeError, match="nonsense"):
         package.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("library", ["ibis", "statsmodels"])
+def test_a_missing_library_names_the_extra(library):
+    code = (
+        f"import sys\nsys.modules[{library!r}] = None\nsys.argv = ['lowchurn', 'audit', 'a.csv', 'b.csv']\n"
+        "from lowchurn.cli import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert 'pip install "lowchurn[audit]"' in done.stderr
+    assert "Traceback" not in done.stderr
