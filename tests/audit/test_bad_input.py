@@ -223,3 +223,9 @@ def test_odd_columns(old, new):
     nested = pa.table({"id": [1, 2, 3, 4], "prediction": [[1], [2], [3], [4]]})
     with pytest.raises(ValueError, match="must hold labels"):
         lowchurn.audit(nested, nested)
+
+
+def test_scores_given_for_labels_are_noticed():
+    rows = pd.DataFrame({"id": np.arange(20_000), "prediction": np.random.default_rng(0).random(20_000)})
+    with pytest.raises(ValueError, match="If they are scores, say score= and threshold="):
+        lowchurn.audit(rows, rows)

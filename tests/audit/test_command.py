@@ -94,6 +94,14 @@ def test_all_files_are_written(folder, lowchurn):
     assert not [name for name in os.listdir(folder) if name.startswith(".lowchurn")]
 
 
+def test_a_frontier_is_drawn(folder, lowchurn):
+    points = [{"strategy": "distill", "setting": "lam=0.5", "accuracy": 0.9, "churn": 0.03, "chosen": True}]
+    (folder / "frontier.json").write_text(json.dumps(points))
+    done = lowchurn("old.parquet", "new.parquet", "--frontier", "frontier.json", "--html", "report.html")
+    assert done.returncode == 0
+    assert "distill lam=0.5" in (folder / "report.html").read_text()
+
+
 def test_settings_from_a_file_and_flags_have_the_word(folder, lowchurn):
     (folder / "lowchurn.toml").write_text('[audit]\nlabel = "y"\nby = ["country"]\n[gate]\nmax_churn = 0.01\n')
     assert lowchurn("old.parquet", "new.parquet").returncode == 1
@@ -120,6 +128,7 @@ def test_settings_from_a_file_and_flags_have_the_word(folder, lowchurn):
         ("old.parquet", "new.parquet", "--junit", "gate.xml"),
         ("old.parquet", "new.parquet", "--html", "/proc/report.html"),
         ("old.parquet", "new.parquet", "--config", "missing.toml"),
+        ("old.parquet", "new.parquet", "--frontier", "noise.csv", "--html", "report.html"),
         ("old.parquet", "new.parquet", "--answers", "missing.csv", "--html", "report.html"),
         ("noise.parquet", "new.parquet", "--html", "report.html"),
         ("noise.csv", "new.parquet", "--json", "report.json"),
@@ -176,3 +185,15 @@ def test_the_module_can_be_called_whatever_was_imported_first():
     subprocess.run([sys.executable, "-c", light], check=True, timeout=60)
     with pytest.raises(AttributeError, match="nonsense"):
         package.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("library", ["ibis", "statsmodels"])
+def test_a_missing_library_names_the_extra(library):
+    code = (
+        f"import sys\nsys.modules[{library!r}] = None\nsys.argv = ['lowchurn', 'audit', 'a.csv', 'b.csv']\n"
+        "from lowchurn.cli import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert 'pip install "lowchurn[audit]"' in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,5 +1,6 @@
 """The database's counts against a slow twin, from every kind of source; one expression for two engines."""
 
+import gc
 import math
 
 import duckdb
@@ -268,6 +269,7 @@ def expressions():
         "only in": counts.only_in(*sides),
         "without repeats": counts.without_repeats(sides[0]),
         "count": counts.count(pairs, cuts),
+        "classes": counts.distinct_answers(pairs),
         "units": counts.count_units(pairs, cuts, unit),
         "soft": counts.soft_sums(pairs, unit),
         "calibration": counts.calibration_sums(pairs, unit),
@@ -283,3 +285,16 @@ def test_the_same_expression_compiles_for_both_engines(dialect, name, monkeypatc
     if ibis.options.pyspark is None:  # known only once a Spark is connected
         monkeypatch.setattr(ibis.options, "pyspark", SparkOptions())
     assert "SELECT" in str(ibis.to_sql(expressions()[name], dialect=dialect))
+
+
+def test_the_database_leaves_nothing_behind(tables, tmp_path):
+    audit = lowchurn.audit(*tables, temp_directory=str(tmp_path), memory_limit="200MB", threads=1)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert len(audit.disputed(3)) == 3  # it lives as long as the audit does
+    del audit
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="unknown id column"):
+        lowchurn.audit(*tables, id="nope", temp_directory=str(tmp_path))
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import lowchurn
-from lowchurn.audit.infer import Design, Tally, kinds_of
+from lowchurn.audit.infer import KINDS, Design, Tally
 
 
 def tally_of(old, new, y, weights, groups):
@@ -13,7 +13,10 @@ def tally_of(old, new, y, weights, groups):
     tally = Tally()
     units = {kind: np.zeros(groups.max() + 1) for kind in tally.n} if groups is not None else None
     for i in range(len(old)):
-        kinds = kinds_of(y[i], old[i], new[i])
+        if old[i] == new[i]:
+            kinds = KINDS["right" if old[i] == y[i] else "wrong"]
+        else:
+            kinds = KINDS["broken" if old[i] == y[i] else "fixed"]
         tally.add(kinds, 1, weights[i], weights[i] ** 2)
         if units is not None:
             for kind in ("all", *kinds):

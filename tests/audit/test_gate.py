@@ -88,6 +88,24 @@ def _sliced(by):
     return lowchurn.audit(before, after, by="slice")
 
 
+def test_a_slice_that_only_fails_at_the_plain_level_asks_for_rows_enough_to_fail():
+    by = np.repeat([f"s{i}" for i in range(40)], 250)
+    flip = np.zeros(10_000, int)
+    flip[:38] = 1  # 15.2 % of the first slice, the plain interval starts above 10 %
+    before = pd.DataFrame({"id": np.arange(10_000), "prediction": 0, "slice": by})
+    audit = lowchurn.audit(before, before[["id"]].assign(prediction=flip), by="slice")
+    first = audit.gate(slices={"*": {"max_churn": 0.1}}).checks[0]
+    assert first.estimate.low > 0.1
+    assert first.outcome == "INCONCLUSIVE"
+    assert "worst of many slices" in first.words
+    strict = 1 - 0.05 / 40
+    assert (
+        stats.proportion(0.152, 250, strict).low
+        <= 0.1
+        < stats.proportion(0.152, 250 + int(first.more_rows), strict).low
+    )
+
+
 def test_many_slices_do_not_fail_by_chance():
     """Sixty slices exactly on the limit: a plain 95 % bound would fail most releases, the widened one few."""
     failed = 0

@@ -9,7 +9,10 @@ import sys
 import types
 from typing import Any
 
-from lowchurn.audit.build import audit
+try:
+    from lowchurn.audit.build import audit
+except ModuleNotFoundError as error:
+    raise ImportError(f'lowchurn.audit needs {error.name}: pip install "lowchurn[audit]"') from error
 from lowchurn.audit.gate import Check, Gate, Limits, Verdict, read_config
 from lowchurn.audit.infer import Slice
 from lowchurn.audit.result import Audit, Rows, Shift

@@ -14,6 +14,7 @@ from lowchurn.audit.soft import soft_estimates
 from lowchurn.checks import check_choice, check_number
 
 MOST_VALUES = 1_000  # of a slice column; a table of more slices is no longer read by anyone
+MOST_CLASSES = 5_000  # different decisions
 MOST_NUMBERS = 30  # distinct numbers that are slices of their own; more are cut into bins
 BINS = 10
 EXAMPLES = 5
@@ -130,6 +131,7 @@ def audit(
         if 0 < groups < 30:
             more_notes.append(f"Only {groups} groups: intervals rest on few independent units.")
         unit = counts.unit_of(pairs, columns, groups or rows.paired)
+        _check_classes(engine, pairs, columns)
         cells = engine.fetch(counts.count(pairs, cuts))
         by_unit = engine.fetch(counts.count_units(pairs, cuts, unit)) if columns.group else None
         found = tallies(cells, by_unit)
@@ -164,6 +166,17 @@ def audit(
         engine=engine,
         pairs=pairs,
     )
+
+
+def _check_classes(engine: sources.Engine, pairs: Any, columns: Columns) -> None:
+    """A score given for a label would make a flip matrix as large as the table."""
+    for side, found in engine.fetch(counts.distinct_answers(pairs)).items():
+        if int(found[0]) > MOST_CLASSES:
+            raise ValueError(
+                f"audit: the {side} table has about {int(found[0]):,} different decisions "
+                f"({getattr(columns, side).words()}), more than {MOST_CLASSES:,}. "
+                "If they are scores, say score= and threshold=."
+            )
 
 
 def _columns(engine: sources.Engine, tables: dict[str, Any], **names: Any) -> Columns:

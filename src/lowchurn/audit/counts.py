@@ -236,17 +236,43 @@ def _slices(pairs: Table, cuts: Sequence[Cut], columns: Sequence[str], unit: Col
     return views
 
 
+def kind_of(rows: Table) -> Column:
+    """One word for each row: what changed, against the truth where it is known (see ``infer.KINDS``)."""
+    same = rows.old == rows.new
+    if "label" not in rows.columns:
+        return same.ifelse("same", "changed")
+    return ibis.cases(
+        (rows.label.isnull(), same.ifelse("same", "changed")),
+        (same, (rows.old == rows.label).ifelse("right", "wrong")),
+        (rows.old == rows.label, "broken"),
+        (rows.new == rows.label, "fixed"),
+        else_="lateral",
+    )
+
+
 def count(pairs: Table, cuts: Sequence[Cut] = ()) -> Table:
-    """The counts that everything hard rests on: rows by slice, label, old and new decision."""
+    """The counts that everything hard rests on, in one expression.
+
+    Of all rows (slice -1) by kind, old and new decision; of each slice by kind, so that its size does not depend on
+    how many classes there are.
+    """
     columns = [c for c in ("label", "old", "new", "w") if c in pairs.columns]
-    groups = [c for c in ("cut", "value", "label", "old", "new") if c in columns or c in {"cut", "value"}]
+    groups = ["cut", "value", "kind", "old", "new"]
     counted = []
-    for view in _slices(pairs, cuts, columns, None):
+    for i, view in enumerate(_slices(pairs, cuts, columns, None)):
+        view = view.mutate(kind=kind_of(view))
+        if i:
+            view = view.mutate(old=ibis.null(pairs.old.type()), new=ibis.null(pairs.new.type()))
         sums = {"n": view.count()}
         if "w" in columns:
             sums |= {"weight": view.w.sum(), "weight2": (view.w * view.w).sum()}
         counted.append(view.group_by(groups).aggregate(**sums))
     return ibis.union(*counted) if len(counted) > 1 else counted[0]
+
+
+def distinct_answers(pairs: Table) -> Table:
+    """About how many different decisions there are."""
+    return pairs.aggregate(old=pairs.old.approx_nunique(), new=pairs.new.approx_nunique())
 
 
 def count_units(pairs: Table, cuts: Sequence[Cut], unit: Column) -> Table:

@@ -287,9 +287,12 @@ def _judge_limits(limits: Limits, rows: Rows, confidence: float, strict: float) 
         estimate, wide = estimate_at(quantity, confidence), estimate_at(quantity, strict)
         if name == "not_worse_than":
             rates = (estimate_at("fixed", confidence).value, estimate_at("broken", confidence).value)
-            checks.append(_judge_change(name, where, noun, limit, estimate, wide, rates, confidence))
+            level = strict if estimate.value < -limit else confidence
+            checks.append(_judge_change(name, where, noun, limit, estimate, wide, rates, level))
         else:
-            checks.append(_judge_share(name, where, noun, limit, estimate, wide, confidence))
+            # More rows have to lead to a PASS at the plain level, or to a FAIL at the stricter one.
+            level = strict if estimate.value > limit else confidence
+            checks.append(_judge_share(name, where, noun, limit, estimate, wide, level))
     return checks
 
 
@@ -345,7 +348,14 @@ def _open(name: str, where: str, text: str, limit: float, estimate: Estimate, ne
         words = f"{text} straddles the limit {shown} and lies on it: more rows will hardly settle it."
         return Check(name, where, INCONCLUSIVE, limit, estimate, math.inf, words)
     more = max(needed - estimate.n, 1.0)
-    words = f"{text} straddles the limit {shown}: about {more:,.0f} more rows would settle it at these rates."
+    # The interval is off the limit only where a slice would fail by itself, but not as the worst of many.
+    beyond = estimate.high < -limit if name == "not_worse_than" else estimate.low > limit
+    state = (
+        f"is beyond the limit {shown}, but the worst of many slices may be"
+        if beyond
+        else f"straddles the limit {shown}"
+    )
+    words = f"{text} {state} the limit {shown}: about {more:,.0f} more rows would settle it at these rates."
     return Check(name, where, INCONCLUSIVE, limit, estimate, more, words)
 
 

@@ -13,16 +13,27 @@ from scipy import special
 from lowchurn.audit import stats
 from lowchurn.audit.stats import Estimate, Test
 
-KINDS = ("changed", "labelled", "broken", "fixed", "lateral", "right", "right_new")
+COUNTED = ("changed", "labelled", "broken", "fixed", "lateral", "right", "right_new")
+
+# The database's word for a row, and what such a row counts for.
+KINDS: dict[str, tuple[str, ...]] = {
+    "same": (),
+    "changed": ("changed",),
+    "right": ("labelled", "right", "right_new"),
+    "wrong": ("labelled",),
+    "broken": ("changed", "labelled", "right", "broken"),
+    "fixed": ("changed", "labelled", "right_new", "fixed"),
+    "lateral": ("changed", "labelled", "lateral"),
+}
 
 
 @dataclass
 class Tally:
     """Sums over the rows of one slice: rows, weights and squared weights of each kind; and by unit where grouped."""
 
-    n: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("all", *KINDS), 0))
-    weight: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("all", *KINDS), 0.0))
-    weight2: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("all", *KINDS), 0.0))
+    n: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("all", *COUNTED), 0))
+    weight: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("all", *COUNTED), 0.0))
+    weight2: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("all", *COUNTED), 0.0))
     units: dict[str, np.ndarray] | None = None
 
     def add(self, kinds: Sequence[str], n: int, weight: float, weight2: float) -> None:
@@ -30,21 +41,6 @@ class Tally:
             self.n[kind] += n
             self.weight[kind] += weight
             self.weight2[kind] += weight2
-
-
-def kinds_of(label: Any, old: Any, new: Any) -> list[str]:
-    """The kinds of row that a (label, old decision, new decision) is."""
-    kinds = ["changed"] if old != new else []
-    if label is None:
-        return kinds
-    kinds.append("labelled")
-    if old == label:
-        kinds.append("right")
-    if new == label:
-        kinds.append("right_new")
-    if old != new:
-        kinds.append("broken" if old == label else "fixed" if new == label else "lateral")
-    return kinds
 
 
 @dataclass(frozen=True)
@@ -171,13 +167,12 @@ def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> 
     """Counts by slice, from the database's answer; the whole table is slice (-1, None)."""
     found: dict[tuple[int, str | None], Tally] = {}
     n = cells["n"]
-    labels = cells.get("label", [None] * len(n))
     weights, squares = cells.get("weight", n), cells.get("weight2", n)
-    for cut, value, label, old, new, rows, weight, square in zip(
-        cells["cut"], cells["value"], labels, cells["old"], cells["new"], n, weights, squares, strict=True
+    for cut, value, kind, rows, weight, square in zip(
+        cells["cut"], cells["value"], cells["kind"], n, weights, squares, strict=True
     ):
         tally = found.setdefault((int(cut), value), Tally())
-        tally.add(kinds_of(label, old, new), int(rows), float(weight), float(square))
+        tally.add(KINDS[kind], int(rows), float(weight), float(square))
     if units is not None:
         _add_units(found, units)
     return found
@@ -185,9 +180,9 @@ def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> 
 
 def _add_units(found: dict[tuple[int, str | None], Tally], units: dict[str, list[Any]]) -> None:
     position = {unit: i for i, unit in enumerate(sorted(set(units["unit"]), key=str))}
-    names = {"all": "weight", **{kind: kind for kind in KINDS if kind in units}}
+    names = {"all": "weight", **{kind: kind for kind in COUNTED if kind in units}}
     for tally in found.values():
-        tally.units = {kind: np.zeros(len(position)) for kind in ("all", *KINDS)}
+        tally.units = {kind: np.zeros(len(position)) for kind in ("all", *COUNTED)}
     for row, (cut, value, unit) in enumerate(zip(units["cut"], units["value"], units["unit"], strict=True)):
         target = found[int(cut), value].units
         assert target is not None

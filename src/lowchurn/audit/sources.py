@@ -12,15 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lowchurn.checks import unknown_name
+import duckdb
+import ibis
+import ibis.expr.datatypes as dt
+import pyarrow as pa
 
-try:
-    import duckdb
-    import ibis
-    import ibis.expr.datatypes as dt
-    import pyarrow as pa
-except ImportError as error:  # pragma: no cover - exercised in a bare environment
-    raise ImportError('lowchurn.audit needs ibis and duckdb: pip install "lowchurn[audit]"') from error
+from lowchurn.checks import unknown_name
 
 CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".csv.zst")
 PARQUET_ENDINGS = (".parquet", ".pq", ".parq")
@@ -180,6 +177,8 @@ class Engine:
             raise ValueError(
                 f"audit: the database could not read or compare the tables: {_first_line(error)}."
             ) from None
+        except (OSError, MemoryError, OverflowError, UnicodeError, pa.ArrowException) as error:
+            raise ValueError(f"audit: could not read the tables: {_first_line(error)}.") from None
 
     def keep(self, name: str, table: Any) -> Any:
         """Store an intermediate result: in our own file, or in the caller's engine as its cache."""

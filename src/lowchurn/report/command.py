@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -72,6 +74,7 @@ def run_audit(given: Mapping[str, Any], console: Console) -> int:
             raise ValueError(f"audit: --{name} must not overwrite an input, got {path!r}.")
     if "junit" in paths and gate is None:
         raise ValueError("audit: --junit needs limits to judge. Set one, such as --max-churn 0.03.")
+    frontier = _read_frontier(given["frontier"]) if "frontier" in given else None
     result = audit(given["old"], given["new"], **settings)
     result.command = shlex.join(["lowchurn", *sys.argv[1:]]) if len(sys.argv) > 1 else result.command
     verdict = result.gate(gate) if gate is not None else None
@@ -83,7 +86,7 @@ def run_audit(given: Mapping[str, Any], console: Console) -> int:
     if "html" in paths:
         from lowchurn.report.page import html_page
 
-        made["html"] = html_page(result, verdict, plan=plan, review=review)
+        made["html"] = html_page(result, verdict, plan=plan, review=review, frontier=frontier)
     if "json" in paths:
         made["json"] = result.to_json(verdict, review)
     if "junit" in paths and verdict is not None:
@@ -108,6 +111,18 @@ def run_audit(given: Mapping[str, Any], console: Console) -> int:
     for name in verdict.unjudged:
         console.print(Text(f"  not judged, too few rows: {name}"))
     return verdict.exit_code
+
+
+def _read_frontier(path: str) -> list[dict[str, Any]]:
+    try:
+        points = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"audit: cannot read the frontier {path!r}: {error.strerror}.") from None
+    except ValueError as error:
+        raise ValueError(f"audit: the frontier {path!r} is not valid JSON: {error}.") from None
+    if not isinstance(points, list) or not all(isinstance(p, dict) for p in points):
+        raise ValueError(f"audit: the frontier {path!r} must be a list of objects with accuracy and churn.")
+    return points
 
 
 def _config(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
