@@ -13,13 +13,12 @@ __version__ = "0.1.0"
 _MODULES = ("audit", "metrics", "report", "scoring", "selection", "strategies", "theory")
 _FROM_ESTIMATOR = ("LowChurnClassifier", "load")
 
+# Without audit and report, which need an extra that `from lowchurn import *` should not ask for.
 __all__ = [
     "LowChurnClassifier",
     "__version__",
-    "audit",
     "load",
     "metrics",
-    "report",
     "scoring",
     "selection",
     "strategies",
@@ -37,4 +36,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_MODULES})

@@ -52,6 +52,12 @@ def p_text(p: float) -> str:
     return "undefined" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.4f}"
 
 
+def p_equals(p: float) -> str:
+    """The same behind a letter: " = 0.0100" or " < 0.0001"."""
+    text = p_text(p)
+    return f" {text}" if text.startswith("<") else f" = {text}"
+
+
 def headline(audit: Audit) -> str:
     """One sentence that says what changed."""
     rows = f"{audit.rows.paired:,}"
@@ -79,14 +85,14 @@ def text(audit: Audit, verdict: Verdict | None = None) -> str:
         if estimate.defined:
             lines.append(f"  {words:<34} {interval_text(estimate, signed):<32} n = {estimate.n:,}, {estimate.method}")
     if audit.accuracy_change.defined:
-        lines.append(f"  {audit.mcnemar.method}: p = {p_text(audit.mcnemar.p_value)}")
+        lines.append(f"  {audit.mcnemar.method}: p{p_equals(audit.mcnemar.p_value)}")
     for name, words in SOFT:
         if name in audit.soft and audit.soft[name].defined:
             lines.append(f"  {words:<34} {number_text(audit.soft[name])}")
     worst = [s for s in audit.slices if s.q_value <= 0.05]
     for s in sorted(worst, key=lambda s: s.accuracy_change.value)[:5]:
         lines.append(
-            f"  slice {s.name}: accuracy {interval_text(s.accuracy_change, signed=True)}, q = {p_text(s.q_value)}"
+            f"  slice {s.name}: accuracy {interval_text(s.accuracy_change, signed=True)}, q{p_equals(s.q_value)}"
         )
     for s in audit.drivers[:5]:
         lines.append(

@@ -13,7 +13,7 @@ from typing import Any
 
 from lowchurn.audit import Audit, Review, ReviewPlan, Slice, Verdict, write_text
 from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS, interval_text, share_text
-from lowchurn.audit.summary import HEADLINES, SHARES, SOFT, headline, number_text, p_text
+from lowchurn.audit.summary import HEADLINES, SHARES, SOFT, headline, number_text, p_equals, p_text
 from lowchurn.checks import unknown_name
 from lowchurn.report import figures
 from lowchurn.report.markup import Markup, join, tag
@@ -221,7 +221,7 @@ def _figures(audit: Audit) -> Markup:
             rows.append((words, tag("span", number_text(e), class_="range"), f"{e.n:,}", e.method))
     test = audit.mcnemar
     tests = (
-        tag("p", f"{test.method}, two-sided, that as many rows were fixed as broken: p = {p_text(test.p_value)}.")
+        tag("p", f"{test.method}, two-sided, that as many rows were fixed as broken: p{p_equals(test.p_value)}.")
         if audit.accuracy_change.defined
         else None
     )
