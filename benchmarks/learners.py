@@ -24,7 +24,9 @@ def world(rows, classes, features=20, seed=0):
     """Rows with known class probabilities, labels drawn from them, and a noisy base."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(rows, features)).astype(np.float32)
-    logits = 2 * np.tanh(X[:, :8]) @ rng.normal(size=(8, classes)) + (X[:, 8:12] ** 2) @ rng.normal(size=(4, classes)) / 2
+    logits = (
+        2 * np.tanh(X[:, :8]) @ rng.normal(size=(8, classes)) + (X[:, 8:12] ** 2) @ rng.normal(size=(4, classes)) / 2
+    )
     truth = np.exp(logits - logits.max(axis=1, keepdims=True))
     truth /= truth.sum(axis=1, keepdims=True)
     y = (truth.cumsum(axis=1) < rng.uniform(size=(rows, 1))).sum(axis=1).clip(0, classes - 1)

@@ -56,7 +56,9 @@ def test_where_rows_cannot_certify_the_certificate_says_what_would():
     assert "more rows alone would not do" in str(hopeless)
 
 
-@pytest.mark.parametrize(("values", "words"), [([], "at least one row"), ([2.0], "at most bound=1"), ([-1.0], "negative")])
+@pytest.mark.parametrize(
+    ("values", "words"), [([], "at least one row"), ([2.0], "at most bound=1"), ([-1.0], "negative")]
+)
 def test_bad_values_are_refused(values, words):
     with pytest.raises(ValueError, match=words):
         certify({"a": values}, 0.05, 0.95)
@@ -106,7 +108,12 @@ def draw_and_fit(seed, budget, n=1200):
     cell = rng.choice(CELLS, size=n, p=SHARES)
     y = (rng.uniform(size=n) < TRUTH[cell]).astype(int)
     model = LowChurnClassifier(
-        DecisionTreeClassifier(), base=CellBase(), max_churn=budget, confidence=0.9, random_state=seed, strategies=[Distill]
+        DecisionTreeClassifier(),
+        base=CellBase(),
+        max_churn=budget,
+        confidence=0.9,
+        random_state=seed,
+        strategies=[Distill],
     )
     return model.fit(np.eye(CELLS)[cell], y)
 

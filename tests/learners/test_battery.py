@@ -28,7 +28,13 @@ ESTIMATORS = [
     LGBMClassifier(n_estimators=ROUNDS, min_child_samples=1, min_child_weight=0, n_jobs=1, verbose=-1),
     XGBClassifier(n_estimators=ROUNDS, reg_lambda=0, min_child_weight=0, n_jobs=1),
     CatBoostClassifier(
-        iterations=ROUNDS, learning_rate=0.3, l2_leaf_reg=0, bootstrap_type="No", random_strength=0, thread_count=1, verbose=0
+        iterations=ROUNDS,
+        learning_rate=0.3,
+        l2_leaf_reg=0,
+        bootstrap_type="No",
+        random_strength=0,
+        thread_count=1,
+        verbose=0,
     ),
     LogisticRegression(C=1e8, max_iter=2000, tol=1e-10),
     HistGradientBoostingClassifier(max_iter=ROUNDS, min_samples_leaf=1),
@@ -47,7 +53,10 @@ def world(m, n=240, seed=0):
 
 def best(category, targets, weights=None):
     return np.stack(
-        [np.average(targets[category == k], axis=0, weights=None if weights is None else weights[category == k]) for k in range(3)]
+        [
+            np.average(targets[category == k], axis=0, weights=None if weights is None else weights[category == k])
+            for k in range(3)
+        ]
     )
 
 
@@ -154,7 +163,12 @@ def test_continued_boosting_starts_at_the_base_and_learns_on(estimator, m):
 
 @pytest.mark.parametrize(
     "estimator",
-    [LogisticRegression(), MLPClassifier((5,), max_iter=1), GradientBoostingClassifier(n_estimators=5), RandomForestClassifier(5)],
+    [
+        LogisticRegression(),
+        MLPClassifier((5,), max_iter=1),
+        GradientBoostingClassifier(n_estimators=5),
+        RandomForestClassifier(5),
+    ],
     ids=lambda e: type(e).__name__,
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -183,7 +197,11 @@ def test_shrink_and_perturb_starts_between_the_base_and_zero():
 @pytest.mark.parametrize(
     ("estimator", "strategy", "words"),
     [
-        (HistGradientBoostingClassifier(), WarmStart(), "HistGradientBoostingClassifier cannot start from the base: its warm"),
+        (
+            HistGradientBoostingClassifier(),
+            WarmStart(),
+            "HistGradientBoostingClassifier cannot start from the base: its warm",
+        ),
         (GaussianNB(), WarmStart(), "GaussianNB cannot start from the base's weights"),
         (LogisticRegression(), Mixup(), "LogisticRegression does not mix rows"),
         (LGBMClassifier(), CoDistill(start="cold"), "LGBMClassifier does not train coupled twins"),
@@ -204,7 +222,9 @@ def test_balanced_class_weights_go_by_the_weight_of_a_class():
     balanced = targets * (mass.sum() / (2 * mass))
     expected = best(category, balanced / balanced.sum(axis=1, keepdims=True), balanced.sum(axis=1))
     for estimator in (ESTIMATORS[0], ESTIMATORS[3]):
-        model = learner_for(clone(estimator).set_params(class_weight="balanced"), LABELS[2]).fit(X, Job(targets, Distill()))
+        model = learner_for(clone(estimator).set_params(class_weight="balanced"), LABELS[2]).fit(
+            X, Job(targets, Distill())
+        )
         np.testing.assert_allclose(model.predict_proba(np.eye(3)), expected, atol=5e-3)
 
 

@@ -136,21 +136,31 @@ class Trials:
 
     def run(self, strategies: Iterable[Strategy]) -> None:
         """Train strategies and measure them; what fails or cannot be done is a row with its reason."""
-        runnable: list[Strategy] = []
-        for strategy in strategies:
-            reason = self.cannot(strategy)
-            if not reason and strategy.needs_base and self.base_proba is None:
-                reason = "it needs a base."
-            if reason:
-                self._keep(strategy, None, reason, "skipped", math.nan)
-            else:
-                runnable.append(strategy)
+        asked = list(strategies)
+        reasons = [self.cannot(s) or self._lacks_base(s) for s in asked]
+        results: dict[int, Any] = {}
         for warm in (False, True):
-            group = [s for s in runnable if (s.base_share > 0) == warm]
+            group = [k for k, s in enumerate(asked) if not reasons[k] and (s.base_share > 0) == warm]
             if group:
-                self._run_group(group, warm)
+                results.update(zip(group, self._train([asked[k] for k in group], warm), strict=True))
+        for k, strategy in enumerate(asked):
+            if reasons[k]:
+                self._keep(strategy, None, reasons[k], "skipped", math.nan)
+                continue
+            result, seconds = results[k]
+            if isinstance(result, Exception):
+                if not self.frontier:
+                    raise result  # not even the plain retrain: the data or the estimator is at fault
+                self._keep(strategy, None, f"{type(result).__name__}: {result}", "failed", seconds)
+            else:
+                preprocessing = self.start[0] if strategy.base_share > 0 else self.preprocessing
+                self._keep(strategy, Trained(preprocessing, result, self.classes), "", "trained", seconds)
 
-    def _run_group(self, group: Sequence[Strategy], warm: bool) -> None:
+    def _lacks_base(self, strategy: Strategy) -> str:
+        return "it needs a base." if strategy.needs_base and self.base_proba is None else ""
+
+    def _train(self, group: Sequence[Strategy], warm: bool) -> list[tuple[Any, float]]:
+        """A model or an exception for each strategy, and the seconds where they were trained one by one."""
         jobs = [
             Job(np.asarray(s.targets(self.onehot, self.base_proba)), s, self.train.weight, self.seed) for s in group
         ]
@@ -158,16 +168,10 @@ class Trials:
         rows, base = (self.warm_rows, self.start[1]) if warm else (self.rows, None)
         results = self.learner.fit_many(rows, jobs, base, self.n_jobs)
         seconds = (time.perf_counter() - begin) if len(jobs) == 1 else math.nan
-        preprocessing = self.start[0] if warm else self.preprocessing
-        for strategy, result in zip(group, results, strict=True):
-            self.trainings += 1
-            if isinstance(result, Exception):
-                if not self.frontier:
-                    raise result  # not even the plain retrain: the data or the estimator is at fault
-                self._keep(strategy, None, f"{type(result).__name__}: {result}", "failed", seconds)
-            else:
-                self._keep(strategy, Trained(preprocessing, result, self.classes), "", "trained", seconds)
+        self.trainings += len(jobs)
+        for _ in jobs:
             self.done()
+        return [(result, seconds) for result in results]
 
     def _keep(self, strategy: Strategy, model: Trained | None, reason: str, status: str, seconds: float) -> None:
         row = Candidate(strategy.name, strategy.setting, status=status, reason=reason, seconds=seconds)

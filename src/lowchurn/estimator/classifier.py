@@ -25,7 +25,7 @@ from sklearn.utils.validation import (
 )
 
 from lowchurn.checks import check_choice, check_number
-from lowchurn.estimator.base import WHO, Base, GivenBase, find_base, inner_model
+from lowchurn.estimator.base import WHO, Base, GivenBase, find_base, start_of
 from lowchurn.estimator.candidates import Ruler, Trained, Trials, resolve, takes_nan
 from lowchurn.estimator.choose import (
     BASE,
@@ -188,14 +188,17 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.classes_, index = np.unique(y, return_inverse=True)
         if weight is not None and not weight.all():  # a row without weight is no row
             used = np.flatnonzero(weight)
-            if len(used) == 0:
-                raise ValueError(f"{WHO}: sample_weight must not be all zero.")
             X, weight = _safe_indexing(X, used), weight[used]
             self.classes_, index = np.unique(y[used], return_inverse=True)
             base_proba, ids, new, held_out = _take_rows(used, len(y), base_proba, ids, new, held_out)
         if len(self.classes_) < 2:
             raise ValueError(f"{WHO}: y must have at least two classes, got 1 class. There is nothing to decide.")
         if base is None and base_proba is None:
+            if budget is not None or self.confidence is not None:
+                raise ValueError(
+                    f"{WHO}: max_churn and confidence need a base to compare with, got base=None. "
+                    "Give base=, or base_proba at fit."
+                )
             return self._fit_plain(estimator, X, index, weight)
         known: Base | GivenBase
         if base is not None:
@@ -214,7 +217,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 y=index,
                 train=rows.train,
                 base_proba=known.proba(_rows_for(known, X, rows.train.rows)),
-                start=inner_model(known.model) if known.servable else (None, None),
+                start=start_of(known, X),
                 X_choose=_safe_indexing(X, rows.choose.rows),
                 ruler=ruler,
                 n_jobs=self.n_jobs,
@@ -223,7 +226,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             )
             if self.strategies is None:
                 fixed, families = resolve(default_strategies(trials), self.search)
-            trials.run([ColdStart(), *(s for s in fixed if s != ColdStart())])
+            trials.run([ColdStart()])  # first in every frontier: what the others are compared with
+            trials.run(s for s in fixed if s != ColdStart())
             certified = 0 if rows.certify is None else int(rows.certify.weights.sum())
             for family in families:
                 search_lambda(family, trials, ruler, budget, self.confidence, certified)
@@ -453,7 +457,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if mask is None:
             counts = np.bincount(index, weights=weight if weight is not None and whole_numbers(weight) else None)
             if counts.min() < 2:
-                label = self.classes_[counts.argmin()]
+                label = self.classes_.tolist()[counts.argmin()]
                 raise ValueError(
                     f"{WHO}: every class must have at least two rows, one to train on and one to hold out; "
                     f"class {label!r} has one row. Add rows, leave the class out, or say held_out."
