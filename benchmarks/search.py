@@ -1,4 +1,4 @@
-"""The search for lambda against the full grid: trainings used, churn reached and accuracy, on rows that nobody has seen.
+"""The search for lambda against the full grid: trainings used, churn reached and accuracy on unseen rows.
 
 make bench-search        (or with more tasks: python benchmarks/search.py --data DIR, a folder of Parquet files)
 """
@@ -28,7 +28,11 @@ def built_in():
     """Tasks that need no download; the made ones are hard enough that a retrain flips decisions."""
     yield "digits", *load_digits(return_X_y=True)
     yield "breast cancer", *load_breast_cancer(return_X_y=True)
-    for name, classes, informative, noise in (("made, 2 classes", 2, 6, 0.1), ("made, 5 classes", 5, 10, 0.05), ("made, noisy", 2, 4, 0.3)):  # fmt: skip
+    for name, classes, informative, noise in (
+        ("made, 2 classes", 2, 6, 0.1),
+        ("made, 5 classes", 5, 10, 0.05),
+        ("made, noisy", 2, 4, 0.3),
+    ):
         X, y = make_classification(
             9000, 20, n_informative=informative, n_classes=classes, flip_y=noise, class_sep=0.8, random_state=1
         )
@@ -86,8 +90,23 @@ def main():
         "lightgbm": LGBMClassifier(n_estimators=40, n_jobs=args.threads, verbose=-1),
     }
     variants = [(start, search) for start in ("cold", "warm") for search in ("auto", "grid")]
-    headings = ["learner", "task", "budget", "start", "search", "trainings", "held-out", "churn", "accuracy", "plain churn", "plain accuracy", "one model"]  # fmt: skip
+    headings = [
+        "learner",
+        "task",
+        "budget",
+        "start",
+        "search",
+        "trainings",
+        "held-out",
+        "churn",
+        "accuracy",
+        "plain churn",
+        "plain accuracy",
+        "one model",
+    ]
     rows = []
+    if args.markdown:
+        print("| " + " | ".join(headings) + " |\n|" + " --- |" * len(headings), flush=True)
     for name, estimator in estimators.items():
         for task, X, y in tasks:
             for budget in args.budgets:
@@ -95,6 +114,8 @@ def main():
                     results = [run(task, X, y, estimator, budget, variant, seed) for seed in range(args.seeds)]
                     mean = {k: float(np.mean([r[k] for r in results])) for k in results[0]}
                     rows.append([name, task, budget, *variant, *mean.values()])
+                    if args.markdown:  # as it goes: a long run that is cut short still has something to show
+                        print("| " + " | ".join(words(rows[-1])) + " |", flush=True)
     summary = []
     for name in estimators:
         for budget in args.budgets:
@@ -104,13 +125,14 @@ def main():
     show(headings, rows, summary, args.markdown)
 
 
-def show(headings, rows, summary, markdown):
-    def words(row):
-        numbers = [f"{row[5]:.1f}", *(f"{100 * v:.2f}" for v in row[6:11]), f"{100 * row[11]:.0f}"]
-        return [row[0], row[1], f"{100 * row[2]:g}", *row[3:5], *numbers]
+def words(row):
+    numbers = [f"{row[5]:.1f}", *(f"{100 * v:.2f}" for v in row[6:11]), f"{100 * row[11]:.0f}"]
+    return [row[0], row[1], f"{100 * row[2]:g}", *row[3:5], *numbers]
 
+
+def show(headings, rows, summary, markdown):
     title = f"shares in percent; {platform.machine()}, {os.cpu_count()} cores"
-    for part in (rows, summary):
+    for part in (summary,) if markdown else (rows, summary):
         if markdown:
             print("\n| " + " | ".join(headings) + " |\n|" + " --- |" * len(headings))
             for row in part:

@@ -230,7 +230,7 @@ def resolve(strategies: Any, search: str) -> tuple[list[Strategy], list[Family]]
     An item is a strategy, a class of them, its name, or a ``functools.partial`` of a class. A class stands for the
     paper's settings; with ``search="auto"``, ``Distill`` stands for a search.
     """
-    if isinstance(strategies, str | Strategy | functools.partial) or isinstance(strategies, type):
+    if isinstance(strategies, str | Strategy | functools.partial | type):
         strategies = [strategies]
     known = {cls.name: cls for cls in ALL}
     fixed: list[Strategy] = []

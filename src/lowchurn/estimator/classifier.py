@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,6 +36,7 @@ from lowchurn.estimator.choose import (
     singles,
 )
 from lowchurn.estimator.frontier import Selection
+from lowchurn.estimator.inputs import as_mask, progress, rows_for, take_rows, warn_of_seen_rows
 from lowchurn.estimator.searching import default_strategies, search_lambda
 from lowchurn.estimator.split import Part, Split, held_out_rows, split_rows, whole_numbers
 from lowchurn.scoring import Score, get_score
@@ -54,8 +53,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         What to train: any scikit-learn classifier that takes ``sample_weight``, LightGBM, XGBoost, CatBoost, or a
         Pipeline that ends in one. A clone of the base by default, or a logistic regression without one.
     base : fitted classifier, callable or path, optional
-        The model in production: a fitted estimator, a function of X that gives probabilities (or labels), an ONNX file or
-        a saved model. Without it (and without ``base_proba`` at ``fit``) this is plain retraining.
+        The model in production: a fitted estimator, a function of X that gives probabilities or labels, an ONNX file
+        or a saved model. Without it (and without ``base_proba`` at ``fit``) this is plain retraining.
     max_churn : float, optional
         The budget. The most accurate candidate within it on held-out rows is served. Without it, the candidate with
         the least churn that is at least as accurate as a plain retrain.
@@ -190,7 +189,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             used = np.flatnonzero(weight)
             X, weight = _safe_indexing(X, used), weight[used]
             self.classes_, index = np.unique(y[used], return_inverse=True)
-            base_proba, ids, new, held_out = _take_rows(used, len(y), base_proba, ids, new, held_out)
+            base_proba, ids, new, held_out = take_rows(used, len(y), base_proba, ids, new, held_out)
         if len(self.classes_) < 2:
             raise ValueError(f"{WHO}: y must have at least two classes, got 1 class. There is nothing to decide.")
         if base is None and base_proba is None:
@@ -209,14 +208,14 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         ruler = self._ruler(known, X, index, rows.choose)
         self._warn_of_few_rows(ruler)
         fixed, families = resolve([] if self.strategies is None else self.strategies, self.search)
-        with _progress(self.verbose, 4 if self.strategies is None else 1 + len(fixed) + 3 * len(families)) as done:
+        with progress(self.verbose, 4 if self.strategies is None else 1 + len(fixed) + 3 * len(families)) as done:
             trials = Trials(
                 estimator=estimator,
                 classes=self.classes_,
                 X=X,
                 y=index,
                 train=rows.train,
-                base_proba=known.proba(_rows_for(known, X, rows.train.rows)),
+                base_proba=known.proba(rows_for(known, X, rows.train.rows)),
                 start=start_of(known, X),
                 X_choose=_safe_indexing(X, rows.choose.rows),
                 ruler=ruler,
@@ -232,7 +231,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             for family in families:
                 search_lambda(family, trials, ruler, budget, self.confidence, certified)
         self.frontier_ = trials.frontier
-        _warn_of_seen_rows(trials, new is not None or held_out is not None)
+        warn_of_seen_rows(trials, new is not None or held_out is not None)
         self._choose(trials, known, X, index, rows)
         return self
 
@@ -254,7 +253,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             copies = judge.weights.astype(int) if whole_numbers(judge.weights) else None
 
             def changes(offer: Offer) -> np.ndarray:
-                values = judge.changes(sum(w * each[k] for k, w in offer.weights.items()))
+                values = judge.changes(np.asarray(sum(w * each[k] for k, w in offer.weights.items())))
                 return values if copies is None else np.repeat(values, copies)
 
             bound = 1.0 if ruler.hard else float(ruler.score.bound)
@@ -308,13 +307,13 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _fit_plain(self, estimator: Any, X: Any, index: np.ndarray, weight: np.ndarray | None) -> Self:
         everything = Part(np.arange(len(index)), weight)
-        with _progress(self.verbose, 1) as done:
+        with progress(self.verbose, 1) as done:
             trials = Trials(
                 estimator, self.classes_, X, index, everything, None, (None, None), None, None, self.n_jobs,
                 self._seed(), done,
             )  # fmt: skip
             trials.run([ColdStart()])
-        nothing = {name: math.nan for name in ("risk", "accuracy", "churn", "broken")}
+        nothing = dict.fromkeys(("risk", "accuracy", "churn", "broken"), math.nan)
         counts = {"train": int(everything.weights.sum()), "choose": 0, "certify": 0}
         self.frontier_, self.certificate_ = trials.frontier, None
         self.selection_ = Selection({"cold": 1.0}, "plain retrain, there is no base", True, **nothing, trainings=1,
@@ -379,8 +378,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             bound = self._chosen_score.bound
             if self.churn == "soft" and (bound is None or self.max_churn >= bound):
                 raise ValueError(
-                    f"{WHO}: soft churn can only be certified below the score's bound, got max_churn={self.max_churn:g} "
-                    f"with bound {bound}."
+                    f"{WHO}: soft churn can only be certified below the score's bound {bound}, "
+                    f"got max_churn={self.max_churn:g}."
                 )
         if self.validation_fraction is not None:
             check_number(WHO, "validation_fraction", self.validation_fraction, 0, 1, open_low=True, open_high=True)
@@ -435,7 +434,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _seed(self) -> int | None:
         if self.random_state is None or isinstance(self.random_state, int | np.integer):
-            return self.random_state
+            return None if self.random_state is None else int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _split(self, X: Any, index: np.ndarray, weight: np.ndarray | None, new: Any, held_out: Any) -> Split:
@@ -446,7 +445,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             share = certify_rows / (choose_rows + certify_rows)
             certify_rows = round(share * total)
             choose_rows = total - certify_rows
-        mask, fresh = _as_mask("held_out", held_out, len(index)), _as_mask("new", new, len(index))
+        mask, fresh = as_mask("held_out", held_out, len(index)), as_mask("new", new, len(index))
         if fresh is not None and mask is None:
             available = int(fresh.sum() if weight is None or not whole_numbers(weight) else weight[fresh].sum())
             if available < 2:
@@ -464,8 +463,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 )
             if n - choose_rows - certify_rows < len(self.classes_):
                 raise ValueError(
-                    f"{WHO}: {n} rows are fewer than the split needs: {choose_rows + certify_rows} held out and at least "
-                    f"{len(self.classes_)} to train on. Add rows or lower validation_fraction."
+                    f"{WHO}: {n} rows are fewer than the split needs: {choose_rows + certify_rows} held out and "
+                    f"at least {len(self.classes_)} to train on. Add rows or lower validation_fraction."
                 )
         elif mask.all() or not mask.any() or (self.confidence is not None and mask.sum() < 2):
             raise ValueError(f"{WHO}: held_out must leave rows on both sides, got {mask.sum()} of {len(mask)} rows.")
@@ -474,7 +473,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return split_rows(X, index, weight, choose_rows, certify_rows, self._seed() or 0, mask, fresh)
 
     def _ruler(self, known: Base | GivenBase, X: Any, index: np.ndarray, part: Part) -> Ruler:
-        rows = _rows_for(known, X, part.rows)
+        rows = rows_for(known, X, part.rows)
         return Ruler(
             index[part.rows], part.weights, known.proba(rows), known.decisions(rows), self._chosen_score,
             self.churn == "hard",
@@ -505,63 +504,3 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             # Within a budget it can only be so much better than its base.
             tags.classifier_tags.poor_score = inner.classifier_tags.poor_score or self.max_churn is not None
         return tags
-
-
-def _warn_of_seen_rows(trials: Trials, said: bool) -> None:
-    """A base that beats a retrain on held-out rows has most likely been trained on them."""
-    ruler, plain = trials.ruler, trials.probas[0]
-    assert ruler is not None
-    if said or plain is None:
-        return
-    base_right, plain_right = ruler.base_decisions == ruler.y, ruler.errors(plain) == 0
-    lost = float(ruler.weights[base_right & ~plain_right].sum())
-    won = float(ruler.weights[~base_right & plain_right].sum())
-    if lost - won > 3 * math.sqrt(lost + won):  # three standard errors of the paired difference
-        warnings.warn(
-            f"{WHO}: the base is clearly more accurate on the held-out rows than a plain retrain. It was probably trained "
-            "on some of them, and then churn and accuracy there say little about new rows. Say which rows are new: "
-            "fit(..., new=mask).",
-            stacklevel=3,
-        )
-
-
-def _rows_for(known: Base | GivenBase, X: Any, rows: np.ndarray) -> Any:
-    """A model is asked about rows, a table about their positions."""
-    return rows if isinstance(known, GivenBase) else _safe_indexing(X, rows)
-
-
-def _as_mask(name: str, rows: Any, n: int) -> np.ndarray | None:
-    if rows is None:
-        return None
-    given = np.asarray(rows)
-    if given.dtype.kind == "b" and given.shape == (n,):
-        return given
-    if given.dtype.kind in "iu" and given.ndim == 1 and given.size and given.min() >= 0 and given.max() < n:
-        mask = np.zeros(n, dtype=bool)
-        mask[given] = True
-        return mask
-    raise ValueError(f"{WHO}: {name} must be a mask of {n} rows or positions in it, got shape {given.shape}.")
-
-
-def _take_rows(
-    used: np.ndarray, n: int, base_proba: Any, ids: Any, new: Any, held_out: Any
-) -> tuple[Any, Any, Any, Any]:
-    """Leave rows without weight out of everything that is in the order of X."""
-    masks = [_as_mask(name, rows, n) for name, rows in (("new", new), ("held_out", held_out))]
-    kept = [None if mask is None else mask[used] for mask in masks]
-    if base_proba is not None and ids is None and not isinstance(base_proba, Mapping):
-        base_proba = _safe_indexing(base_proba, used)
-    return base_proba, None if ids is None else np.asarray(ids)[used], *kept
-
-
-@contextlib.contextmanager
-def _progress(verbose: int, total: int) -> Iterator[Callable[[], None]]:
-    if not verbose:
-        yield lambda: None
-        return
-    from rich.progress import Progress
-
-    with Progress() as bar:
-        task = bar.add_task("training candidates", total=total)
-        yield lambda: bar.advance(task)
-        bar.update(task, completed=total)

@@ -36,7 +36,7 @@ def save(model: Any, path: str | Path) -> None:
     """Write a fitted LowChurnClassifier; the base goes along only where it is a part of what is served."""
     served: Served = model._served
     files: dict[str, bytes] = {}
-    members = []
+    members: list[dict[str, Any]] = []
     for k, weight in served.weights.items():
         part = base_part(served.base) if k == BASE else served.models[k]
         folder = f"model{len(members)}/"
@@ -118,9 +118,7 @@ def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:
         return load_other(path, trusted)
     about, files = found
     if about["format"] > FORMAT:
-        raise ValueError(
-            f"load: the file has format {about['format']}, this version reads up to {FORMAT}. Upgrade lowchurn."
-        )
+        raise ValueError(f"load: the file has format {about['format']}, known are up to {FORMAT}. Upgrade lowchurn.")
     from lowchurn.estimator.classifier import LowChurnClassifier
 
     estimator = load_skops(files["estimator.skops"], [*trusted, *ESTIMATORS])

@@ -189,7 +189,7 @@ def _start_from(model: Any, base: Any, share: float) -> Any:
     return started
 
 
-# Data of scikit-learn's own models and transformers that skops does not trust by itself; none of it runs code of the file.
+# Data of scikit-learn's own models that skops does not trust by itself; none of it runs code of the file.
 OWN_TYPES = (
     "numpy.dtype",
     "scipy.interpolate._bsplines.BSpline",
