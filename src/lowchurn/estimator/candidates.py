@@ -19,7 +19,7 @@ from sklearn.utils.validation import assert_all_finite
 from lowchurn.checks import unknown_name
 from lowchurn.estimator.base import WHO, align
 from lowchurn.estimator.frontier import Candidate, Frontier, mean_interval, share_interval
-from lowchurn.estimator.split import Part
+from lowchurn.estimator.split import Part, whole_numbers
 from lowchurn.learners import Job, Learner, learner_for
 from lowchurn.scoring import Score
 from lowchurn.strategies import ALL, Distill, Strategy, one_hot, paper_grid
@@ -116,13 +116,22 @@ class Trials:
         self.learner: Learner = learner_for(final, self.classes)
         rows = _safe_indexing(self.X, self.train.rows)
         self.y_train = self.y[self.train.rows]
-        self.preprocessing = None
+        self.preprocessing: Any = None
         if steps is not None:
             self.preprocessing = clone(steps)
-            rows = self.preprocessing.fit_transform(rows, self.classes[self.y_train])
+            rows = self._preprocess(rows)
         refuse_nan(rows, self.learner)
         self.rows = rows
         self.onehot = one_hot(self.y_train, len(self.classes))
+
+    def _preprocess(self, rows: Any) -> Any:
+        """Fit the preprocessing once. It takes no weights, so counts of copies are written out for it."""
+        weight, y = self.train.weight, self.classes[self.y_train]
+        if weight is None or not whole_numbers(weight):
+            return self.preprocessing.fit_transform(rows, y)
+        copies = np.repeat(np.arange(len(y)), weight.astype(int))
+        ready = self.preprocessing.fit_transform(_safe_indexing(rows, copies), y[copies])
+        return _safe_indexing(ready, np.unique(copies, return_index=True)[1])
 
     @functools.cached_property
     def warm_rows(self) -> Any:
