@@ -34,9 +34,9 @@ def world(rows, classes, features=20, seed=0):
     return X, y, truth, base
 
 
-def timed(call):
+def timed(learner, X, job):
     start = time.perf_counter()
-    return call(), time.perf_counter() - start
+    return learner.fit(X, job), time.perf_counter() - start
 
 
 def main():
@@ -67,14 +67,14 @@ def main():
         learner = learner_for(estimator, classes)
         hard, soft = [], []
         for _ in range(args.repeats):  # in turn, so that a busy machine slows both
-            hard.append(timed(lambda: learner.fit(X[train], Job(onehot, ColdStart())))[1])
-            model, seconds = timed(lambda: learner.fit(X[train], Job(targets, Distill())))
+            hard.append(timed(learner, X[train], Job(onehot, ColdStart()))[1])
+            model, seconds = timed(learner, X[train], Job(targets, Distill()))
             soft.append(seconds)
         risk = LogScore().expected(aim, model.predict_proba(X[test])).mean()
         rows_seconds = rows_risk = float("nan")
         if not args.no_weighted_rows:
             rows = RowsLearner(clone(estimator), classes)
-            rows_model, rows_seconds = timed(lambda: rows.fit(X[train], Job(targets, Distill())))
+            rows_model, rows_seconds = timed(rows, X[train], Job(targets, Distill()))
             proba = rows_model.predict_proba(X[test]).astype(float)
             rows_risk = LogScore().expected(aim, proba / proba.sum(axis=1, keepdims=True)).mean()
         ratio = np.median(np.array(soft) / np.array(hard))

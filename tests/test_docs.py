@@ -45,7 +45,17 @@ def public_objects():
 
 
 # Documented, but shown by the example of the thing that uses them.
-WITHOUT_EXAMPLE = {"TrainingInterrupted", "Strategy", "OptimalMixture", "DemoRow", "show_demo", "row_dot"}
+WITHOUT_EXAMPLE = {
+    "TrainingInterrupted",
+    "Strategy",
+    "OptimalMixture",
+    "DemoRow",
+    "show_demo",
+    "row_dot",
+    "Learner",
+    "RowsLearner",
+    "TorchLearner",
+}
 
 
 @pytest.mark.parametrize("value", list(public_objects()))

@@ -168,6 +168,13 @@ def inner_model(base: Any) -> tuple[Any, Any]:
     return None, (base if hasattr(base, "fit") or hasattr(base, "predict_proba") else None)
 
 
+def start_of(base: Base | GivenBase, X: Any) -> tuple[Any, Any]:
+    """What training can start from; nothing where the base is no model, or one of other features."""
+    names, columns = getattr(base.model, "feature_names_in_", None), getattr(X, "columns", None)
+    other = names is not None and columns is not None and list(names) != list(columns)
+    return (None, None) if other or not base.servable else inner_model(base.model)
+
+
 def own_features(model: Any, X: Any) -> Any:
     """The columns that a model was fitted on, by name, where both sides have names."""
     names = getattr(model, "feature_names_in_", None)

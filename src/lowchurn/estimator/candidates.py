@@ -19,7 +19,7 @@ from sklearn.utils.validation import assert_all_finite
 from lowchurn.checks import unknown_name
 from lowchurn.estimator.base import WHO, align
 from lowchurn.estimator.frontier import Candidate, Frontier, mean_interval, share_interval
-from lowchurn.estimator.split import Part
+from lowchurn.estimator.split import Part, whole_numbers
 from lowchurn.learners import Job, Learner, learner_for
 from lowchurn.scoring import Score
 from lowchurn.strategies import ALL, Distill, Strategy, one_hot, paper_grid
@@ -116,13 +116,22 @@ class Trials:
         self.learner: Learner = learner_for(final, self.classes)
         rows = _safe_indexing(self.X, self.train.rows)
         self.y_train = self.y[self.train.rows]
-        self.preprocessing = None
+        self.preprocessing: Any = None
         if steps is not None:
             self.preprocessing = clone(steps)
-            rows = self.preprocessing.fit_transform(rows, self.classes[self.y_train])
+            rows = self._preprocess(rows)
         refuse_nan(rows, self.learner)
         self.rows = rows
         self.onehot = one_hot(self.y_train, len(self.classes))
+
+    def _preprocess(self, rows: Any) -> Any:
+        """Fit the preprocessing once. It takes no weights, so counts of copies are written out for it."""
+        weight, y = self.train.weight, self.classes[self.y_train]
+        if weight is None or not whole_numbers(weight):
+            return self.preprocessing.fit_transform(rows, y)
+        copies = np.repeat(np.arange(len(y)), weight.astype(int))
+        ready = self.preprocessing.fit_transform(_safe_indexing(rows, copies), y[copies])
+        return _safe_indexing(ready, np.unique(copies, return_index=True)[1])
 
     @functools.cached_property
     def warm_rows(self) -> Any:
@@ -136,21 +145,31 @@ class Trials:
 
     def run(self, strategies: Iterable[Strategy]) -> None:
         """Train strategies and measure them; what fails or cannot be done is a row with its reason."""
-        runnable: list[Strategy] = []
-        for strategy in strategies:
-            reason = self.cannot(strategy)
-            if not reason and strategy.needs_base and self.base_proba is None:
-                reason = "it needs a base."
-            if reason:
-                self._keep(strategy, None, reason, "skipped", math.nan)
-            else:
-                runnable.append(strategy)
+        asked = list(strategies)
+        reasons = [self.cannot(s) or self._lacks_base(s) for s in asked]
+        results: dict[int, Any] = {}
         for warm in (False, True):
-            group = [s for s in runnable if (s.base_share > 0) == warm]
+            group = [k for k, s in enumerate(asked) if not reasons[k] and (s.base_share > 0) == warm]
             if group:
-                self._run_group(group, warm)
+                results.update(zip(group, self._train([asked[k] for k in group], warm), strict=True))
+        for k, strategy in enumerate(asked):
+            if reasons[k]:
+                self._keep(strategy, None, reasons[k], "skipped", math.nan)
+                continue
+            result, seconds = results[k]
+            if isinstance(result, Exception):
+                if not self.frontier:
+                    raise result  # not even the plain retrain: the data or the estimator is at fault
+                self._keep(strategy, None, f"{type(result).__name__}: {result}", "failed", seconds)
+            else:
+                preprocessing = self.start[0] if strategy.base_share > 0 else self.preprocessing
+                self._keep(strategy, Trained(preprocessing, result, self.classes), "", "trained", seconds)
 
-    def _run_group(self, group: Sequence[Strategy], warm: bool) -> None:
+    def _lacks_base(self, strategy: Strategy) -> str:
+        return "it needs a base." if strategy.needs_base and self.base_proba is None else ""
+
+    def _train(self, group: Sequence[Strategy], warm: bool) -> list[tuple[Any, float]]:
+        """A model or an exception for each strategy, and the seconds where they were trained one by one."""
         jobs = [
             Job(np.asarray(s.targets(self.onehot, self.base_proba)), s, self.train.weight, self.seed, self.y_train)
             for s in group
@@ -159,16 +178,10 @@ class Trials:
         rows, base = (self.warm_rows, self.start[1]) if warm else (self.rows, None)
         results = self.learner.fit_many(rows, jobs, base, self.n_jobs)
         seconds = (time.perf_counter() - begin) if len(jobs) == 1 else math.nan
-        preprocessing = self.start[0] if warm else self.preprocessing
-        for strategy, result in zip(group, results, strict=True):
-            self.trainings += 1
-            if isinstance(result, Exception):
-                if not self.frontier:
-                    raise result  # not even the plain retrain: the data or the estimator is at fault
-                self._keep(strategy, None, f"{type(result).__name__}: {result}", "failed", seconds)
-            else:
-                self._keep(strategy, Trained(preprocessing, result, self.classes), "", "trained", seconds)
+        self.trainings += len(jobs)
+        for _ in jobs:
             self.done()
+        return [(result, seconds) for result in results]
 
     def _keep(self, strategy: Strategy, model: Trained | None, reason: str, status: str, seconds: float) -> None:
         row = Candidate(strategy.name, strategy.setting, status=status, reason=reason, seconds=seconds)
@@ -227,7 +240,7 @@ def resolve(strategies: Any, search: str) -> tuple[list[Strategy], list[Family]]
     An item is a strategy, a class of them, its name, or a ``functools.partial`` of a class. A class stands for the
     paper's settings; with ``search="auto"``, ``Distill`` stands for a search.
     """
-    if isinstance(strategies, str | Strategy | functools.partial) or isinstance(strategies, type):
+    if isinstance(strategies, str | Strategy | functools.partial | type):
         strategies = [strategies]
     known = {cls.name: cls for cls in ALL}
     fixed: list[Strategy] = []

@@ -128,7 +128,7 @@ def certify_offers(
     confidence: float,
     bound: float,
 ) -> tuple[Certificate, Offer]:
-    """Test offers from the least churn upward, in the order of the rows to choose on, and take the best accepted one."""
+    """Test offers from the least churn upward, as measured on the rows to choose on; take the best accepted one."""
     order = sorted(range(len(offers)), key=lambda k: (offers[k].churn, k))
     best = sorted(range(len(offers)), key=lambda k: (offers[k].churn > budget, offers[k].cost, offers[k].churn))
     if first is not None:

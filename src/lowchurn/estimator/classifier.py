@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,7 +23,7 @@ from sklearn.utils.validation import (
 )
 
 from lowchurn.checks import check_choice, check_number
-from lowchurn.estimator.base import WHO, Base, GivenBase, find_base, inner_model
+from lowchurn.estimator.base import WHO, Base, GivenBase, find_base, start_of
 from lowchurn.estimator.candidates import Ruler, Trained, Trials, resolve, takes_nan
 from lowchurn.estimator.choose import (
     BASE,
@@ -38,6 +36,7 @@ from lowchurn.estimator.choose import (
     singles,
 )
 from lowchurn.estimator.frontier import Selection
+from lowchurn.estimator.inputs import as_mask, progress, rows_for, take_rows, warn_of_seen_rows
 from lowchurn.estimator.searching import default_strategies, search_lambda
 from lowchurn.estimator.split import Part, Split, held_out_rows, split_rows, whole_numbers
 from lowchurn.learners.torch import NetworkClassifier, is_network
@@ -53,10 +52,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     ----------
     estimator : classifier, optional
         What to train: any scikit-learn classifier that takes ``sample_weight``, LightGBM, XGBoost, CatBoost, a torch
-        network (a module or a :class:`~lowchurn.learners.NetworkClassifier`), or a Pipeline that ends in one. A clone of the base by default, or a logistic regression without one.
+        network (a module or a :class:`~lowchurn.learners.NetworkClassifier`), or a Pipeline that ends in one. A clone
+        of the base by default, or a logistic regression without one.
     base : fitted classifier, callable or path, optional
-        The model in production: a fitted estimator, a function of X that gives probabilities (or labels), an ONNX file or
-        a saved model. Without it (and without ``base_proba`` at ``fit``) this is plain retraining.
+        The model in production: a fitted estimator, a function of X that gives probabilities or labels, an ONNX file
+        or a saved model. Without it (and without ``base_proba`` at ``fit``) this is plain retraining.
     max_churn : float, optional
         The budget. The most accurate candidate within it on held-out rows is served. Without it, the candidate with
         the least churn that is at least as accurate as a plain retrain.
@@ -189,14 +189,17 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.classes_, index = np.unique(y, return_inverse=True)
         if weight is not None and not weight.all():  # a row without weight is no row
             used = np.flatnonzero(weight)
-            if len(used) == 0:
-                raise ValueError(f"{WHO}: sample_weight must not be all zero.")
             X, weight = _safe_indexing(X, used), weight[used]
             self.classes_, index = np.unique(y[used], return_inverse=True)
-            base_proba, ids, new, held_out = _take_rows(used, len(y), base_proba, ids, new, held_out)
+            base_proba, ids, new, held_out = take_rows(used, len(y), base_proba, ids, new, held_out)
         if len(self.classes_) < 2:
             raise ValueError(f"{WHO}: y must have at least two classes, got 1 class. There is nothing to decide.")
         if base is None and base_proba is None:
+            if budget is not None or self.confidence is not None:
+                raise ValueError(
+                    f"{WHO}: max_churn and confidence need a base to compare with, got base=None. "
+                    "Give base=, or base_proba at fit."
+                )
             return self._fit_plain(estimator, X, index, weight)
         known: Base | GivenBase
         if base is not None:
@@ -207,15 +210,15 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         ruler = self._ruler(known, X, index, rows.choose)
         self._warn_of_few_rows(ruler)
         fixed, families = resolve([] if self.strategies is None else self.strategies, self.search)
-        with _progress(self.verbose, 4 if self.strategies is None else 1 + len(fixed) + 3 * len(families)) as done:
+        with progress(self.verbose, 4 if self.strategies is None else 1 + len(fixed) + 3 * len(families)) as done:
             trials = Trials(
                 estimator=estimator,
                 classes=self.classes_,
                 X=X,
                 y=index,
                 train=rows.train,
-                base_proba=known.proba(_rows_for(known, X, rows.train.rows)),
-                start=inner_model(known.model) if known.servable else (None, None),
+                base_proba=known.proba(rows_for(known, X, rows.train.rows)),
+                start=start_of(known, X),
                 X_choose=_safe_indexing(X, rows.choose.rows),
                 ruler=ruler,
                 n_jobs=self.n_jobs,
@@ -224,12 +227,13 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             )
             if self.strategies is None:
                 fixed, families = resolve(default_strategies(trials), self.search)
-            trials.run([ColdStart(), *(s for s in fixed if s != ColdStart())])
+            trials.run([ColdStart()])  # first in every frontier: what the others are compared with
+            trials.run(s for s in fixed if s != ColdStart())
             certified = 0 if rows.certify is None else int(rows.certify.weights.sum())
             for family in families:
                 search_lambda(family, trials, ruler, budget, self.confidence, certified)
         self.frontier_ = trials.frontier
-        _warn_of_seen_rows(trials, new is not None or held_out is not None)
+        warn_of_seen_rows(trials, new is not None or held_out is not None)
         self._choose(trials, known, X, index, rows)
         return self
 
@@ -251,7 +255,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             copies = judge.weights.astype(int) if whole_numbers(judge.weights) else None
 
             def changes(offer: Offer) -> np.ndarray:
-                values = judge.changes(np.sum([w * each[k] for k, w in offer.weights.items()], axis=0))
+                values = judge.changes(np.asarray(sum(w * each[k] for k, w in offer.weights.items())))
                 return values if copies is None else np.repeat(values, copies)
 
             bound = 1.0 if ruler.hard else float(ruler.score.bound)
@@ -305,7 +309,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _fit_plain(self, estimator: Any, X: Any, index: np.ndarray, weight: np.ndarray | None) -> Self:
         everything = Part(np.arange(len(index)), weight)
-        with _progress(self.verbose, 1) as done:
+        with progress(self.verbose, 1) as done:
             trials = Trials(
                 estimator, self.classes_, X, index, everything, None, (None, None), None, None, self.n_jobs,
                 self._seed(), done,
@@ -376,8 +380,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             bound = self._chosen_score.bound
             if self.churn == "soft" and (bound is None or self.max_churn >= bound):
                 raise ValueError(
-                    f"{WHO}: soft churn can only be certified below the score's bound, got max_churn={self.max_churn:g} "
-                    f"with bound {bound}."
+                    f"{WHO}: soft churn can only be certified below the score's bound {bound}, "
+                    f"got max_churn={self.max_churn:g}."
                 )
         if self.validation_fraction is not None:
             check_number(WHO, "validation_fraction", self.validation_fraction, 0, 1, open_low=True, open_high=True)
@@ -445,7 +449,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             share = certify_rows / (choose_rows + certify_rows)
             certify_rows = round(share * total)
             choose_rows = total - certify_rows
-        mask, fresh = _as_mask("held_out", held_out, len(index)), _as_mask("new", new, len(index))
+        mask, fresh = as_mask("held_out", held_out, len(index)), as_mask("new", new, len(index))
         if fresh is not None and mask is None:
             available = int(fresh.sum() if weight is None or not whole_numbers(weight) else weight[fresh].sum())
             if available < 2:
@@ -456,15 +460,15 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if mask is None:
             counts = np.bincount(index, weights=weight if weight is not None and whole_numbers(weight) else None)
             if counts.min() < 2:
-                label = self.classes_[counts.argmin()]
+                label = self.classes_.tolist()[counts.argmin()]
                 raise ValueError(
                     f"{WHO}: every class must have at least two rows, one to train on and one to hold out; "
                     f"class {label!r} has one row. Add rows, leave the class out, or say held_out."
                 )
             if n - choose_rows - certify_rows < len(self.classes_):
                 raise ValueError(
-                    f"{WHO}: {n} rows are fewer than the split needs: {choose_rows + certify_rows} held out and at least "
-                    f"{len(self.classes_)} to train on. Add rows or lower validation_fraction."
+                    f"{WHO}: {n} rows are fewer than the split needs: {choose_rows + certify_rows} held out and "
+                    f"at least {len(self.classes_)} to train on. Add rows or lower validation_fraction."
                 )
         elif mask.all() or not mask.any() or (self.confidence is not None and mask.sum() < 2):
             raise ValueError(f"{WHO}: held_out must leave rows on both sides, got {mask.sum()} of {len(mask)} rows.")
@@ -473,7 +477,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return split_rows(X, index, weight, choose_rows, certify_rows, self._seed() or 0, mask, fresh)
 
     def _ruler(self, known: Base | GivenBase, X: Any, index: np.ndarray, part: Part) -> Ruler:
-        rows = _rows_for(known, X, part.rows)
+        rows = rows_for(known, X, part.rows)
         return Ruler(
             index[part.rows], part.weights, known.proba(rows), known.decisions(rows), self._chosen_score,
             self.churn == "hard",
@@ -504,63 +508,3 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             # Within a budget it can only be so much better than its base.
             tags.classifier_tags.poor_score = inner.classifier_tags.poor_score or self.max_churn is not None
         return tags
-
-
-def _warn_of_seen_rows(trials: Trials, said: bool) -> None:
-    """A base that beats a retrain on held-out rows has most likely been trained on them."""
-    ruler, plain = trials.ruler, trials.probas[0]
-    assert ruler is not None
-    if said or plain is None:
-        return
-    base_right, plain_right = ruler.base_decisions == ruler.y, ruler.errors(plain) == 0
-    lost = float(ruler.weights[base_right & ~plain_right].sum())
-    won = float(ruler.weights[~base_right & plain_right].sum())
-    if lost - won > 3 * math.sqrt(lost + won):  # three standard errors of the paired difference
-        warnings.warn(
-            f"{WHO}: the base is clearly more accurate on the held-out rows than a plain retrain. It was probably trained "
-            "on some of them, and then churn and accuracy there say little about new rows. Say which rows are new: "
-            "fit(..., new=mask).",
-            stacklevel=3,
-        )
-
-
-def _rows_for(known: Base | GivenBase, X: Any, rows: np.ndarray) -> Any:
-    """A model is asked about rows, a table about their positions."""
-    return rows if isinstance(known, GivenBase) else _safe_indexing(X, rows)
-
-
-def _as_mask(name: str, rows: Any, n: int) -> np.ndarray | None:
-    if rows is None:
-        return None
-    given = np.asarray(rows)
-    if given.dtype.kind == "b" and given.shape == (n,):
-        return given
-    if given.dtype.kind in "iu" and given.ndim == 1 and given.size and given.min() >= 0 and given.max() < n:
-        mask = np.zeros(n, dtype=bool)
-        mask[given] = True
-        return mask
-    raise ValueError(f"{WHO}: {name} must be a mask of {n} rows or positions in it, got shape {given.shape}.")
-
-
-def _take_rows(
-    used: np.ndarray, n: int, base_proba: Any, ids: Any, new: Any, held_out: Any
-) -> tuple[Any, Any, Any, Any]:
-    """Leave rows without weight out of everything that is in the order of X."""
-    masks = [_as_mask(name, rows, n) for name, rows in (("new", new), ("held_out", held_out))]
-    kept = [None if mask is None else mask[used] for mask in masks]
-    if base_proba is not None and ids is None and not isinstance(base_proba, Mapping):
-        base_proba = _safe_indexing(base_proba, used)
-    return base_proba, None if ids is None else np.asarray(ids)[used], *kept
-
-
-@contextlib.contextmanager
-def _progress(verbose: int, total: int) -> Iterator[Callable[[], None]]:
-    if not verbose:
-        yield lambda: None
-        return
-    from rich.progress import Progress
-
-    with Progress() as bar:
-        task = bar.add_task("training candidates", total=total)
-        yield lambda: bar.advance(task)
-        bar.update(task, completed=total)

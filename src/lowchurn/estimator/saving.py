@@ -134,9 +134,7 @@ def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:
         return load_other(path, trusted)
     about, files = found
     if about["format"] > FORMAT:
-        raise ValueError(
-            f"load: the file has format {about['format']}, this version reads up to {FORMAT}. Upgrade lowchurn."
-        )
+        raise ValueError(f"load: the file has format {about['format']}, known are up to {FORMAT}. Upgrade lowchurn.")
     from lowchurn.estimator.classifier import LowChurnClassifier
 
     estimator = load_skops(files["estimator.skops"], [*trusted, *ESTIMATORS])

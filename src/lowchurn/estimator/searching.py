@@ -48,6 +48,11 @@ def search_lambda(
         proba = trials.probas[-1]
         value = math.nan if proba is None else ruler.cost(proba) if budget is None else ruler.churn(proba)
         search.tell(lam, value)
+    if confidence is not None and search.told:
+        # The certificate is tested from the least churn upward: a safe first step is worth a training.
+        safe = round(0.5 * min(lam for lam, _ in search.told), 3)
+        if safe > 0:
+            trials.run([family(lam=safe)])
 
 
 def aim_below(budget: float, ruler: Ruler, confidence: float | None, certified_rows: int) -> float:

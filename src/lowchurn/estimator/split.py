@@ -69,8 +69,8 @@ def split_rows(
     """Divide the rows; ``y`` are class indices.
 
     Rows to certify on are a simple random sample, so that a count on them is binomial. Rows to choose on are drawn
-    class by class, and every class keeps at least one row to train on. ``held_out`` is a mask that decides instead; ``new`` a mask
-    of rows among which alone rows are held out.
+    class by class, and every class keeps at least one row to train on. ``held_out`` is a mask that decides instead;
+    ``new`` a mask of rows among which alone rows are held out.
     """
     whole = weight is not None and whole_numbers(weight)
     copies = np.repeat(np.arange(len(y)), weight.astype(int)) if weight is not None and whole else np.arange(len(y))

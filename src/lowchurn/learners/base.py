@@ -17,6 +17,8 @@ from sklearn.base import clone
 
 from lowchurn.strategies import ColdStart, Strategy
 
+PLAIN = ColdStart()
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -46,7 +48,7 @@ class Job:
     """
 
     targets: np.ndarray
-    strategy: Strategy = ColdStart()
+    strategy: Strategy = PLAIN
     sample_weight: np.ndarray | None = None
     seed: int | None = None
     labels: np.ndarray | None = None

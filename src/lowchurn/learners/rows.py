@@ -189,8 +189,9 @@ def _start_from(model: Any, base: Any, share: float) -> Any:
     return started
 
 
-# Data of scikit-learn's own models and transformers that skops does not trust by itself; none of it runs code of the file.
+# Data of scikit-learn's own models that skops does not trust by itself; none of it runs code of the file.
 OWN_TYPES = (
+    "functools.partial",  # what it calls must be trusted as well
     "numpy.dtype",
     "scipy.interpolate._bsplines.BSpline",
     "sklearn.calibration._CalibratedClassifier",
@@ -202,6 +203,7 @@ OWN_TYPES = (
     "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
     "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
     "sklearn.tree._tree.Tree",
+    "sklearn.utils.validation.check_array",
 )
 
 

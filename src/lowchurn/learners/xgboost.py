@@ -1,7 +1,7 @@
 """XGBoost on soft targets without copies of rows.
 
-Two classes: ``binary:logistic`` takes probabilities as labels. More: a custom objective with the gradient of cross-entropy
-and the curvature that XGBoost itself uses for ``multi:softprob``.
+Two classes: ``binary:logistic`` takes probabilities as labels. More: a custom objective with the gradient of
+cross-entropy and the curvature that XGBoost itself uses for ``multi:softprob``.
 """
 
 from __future__ import annotations

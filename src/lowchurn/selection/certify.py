@@ -108,7 +108,7 @@ def rows_to_certify(max_churn: float, confidence: float, churn: float = 0.0) -> 
     --------
     >>> from lowchurn.selection import rows_to_certify
     >>> rows_to_certify(0.01, 0.95), rows_to_certify(0.02, 0.95, churn=0.01)
-    (299, 786)
+    (299, 719)
     >>> rows_to_certify(0.02, 0.95, churn=0.03) is None
     True
     """

@@ -260,8 +260,20 @@ class _Program:
         solutions = [self._interior_point(start, epsilon) for start in starts]
         feasible = [pair for pair in solutions if pair[0].churn <= epsilon + 1e-8]
         if not feasible:
-            raise RuntimeError("combine: the solver found no feasible mixture although there is one.")
+            feasible = [self._pull_inside(*solutions[0], min(vertices, key=lambda v: v.churn), epsilon)]
         return _mixture(*min(feasible, key=lambda pair: pair[0].risk))
+
+    def _pull_inside(self, point: _Point, mu: float, inside: _Point, epsilon: float) -> tuple[_Point, float]:
+        """Where double precision ends just outside the budget: go toward the candidate of least churn until inside."""
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            at = self.at((1 - middle) * point.weights + middle * inside.weights)
+            low, high = (low, middle) if at.churn <= epsilon else (middle, high)
+        found = self.at((1 - high) * point.weights + high * inside.weights)
+        if found.churn > epsilon + 1e-8:
+            raise InfeasibleBudget("combine", epsilon, max(found.churn, 0.0))
+        return found, mu
 
     def _interior_point(self, start: np.ndarray, epsilon: float, least_churn: bool = False) -> tuple[_Point, float]:
         """A primal-dual interior-point method; gives the solution and the multiplier of the budget.

@@ -88,7 +88,7 @@ class LambdaSearch:
     ...     search.tell(lam, 0.002 + 0.1 * lam)
     ...     lam = search.ask()
     >>> [(lam, round(value, 4)) for lam, value in search.told]
-    [(0.2, 0.022), (0.179, 0.0199)]
+    [(0.2, 0.022), (0.18, 0.02)]
     """
 
     def __init__(

@@ -1,0 +1,75 @@
+"""Rows in the forms that callers give them in, and what to warn of before anything is chosen."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.utils import _safe_indexing
+
+from lowchurn.estimator.base import WHO, Base, GivenBase
+from lowchurn.estimator.candidates import Trials
+
+
+def warn_of_seen_rows(trials: Trials, said: bool) -> None:
+    """A base that beats a retrain on held-out rows has most likely been trained on them."""
+    ruler, plain = trials.ruler, trials.probas[0]
+    assert ruler is not None
+    if said or plain is None:
+        return
+    base_right, plain_right = ruler.base_decisions == ruler.y, ruler.errors(plain) == 0
+    lost = float(ruler.weights[base_right & ~plain_right].sum())
+    won = float(ruler.weights[~base_right & plain_right].sum())
+    if lost - won > 3 * math.sqrt(lost + won):  # three standard errors of the paired difference
+        warnings.warn(
+            f"{WHO}: the base is clearly more accurate on the held-out rows than a plain retrain. It was probably "
+            "trained on some of them, and then churn and accuracy there say little about new rows. "
+            "Say which rows are new: fit(..., new=mask).",
+            stacklevel=3,
+        )
+
+
+def rows_for(known: Base | GivenBase, X: Any, rows: np.ndarray) -> Any:
+    """A model is asked about rows, a table about their positions."""
+    return rows if isinstance(known, GivenBase) else _safe_indexing(X, rows)
+
+
+def as_mask(name: str, rows: Any, n: int) -> np.ndarray | None:
+    if rows is None:
+        return None
+    given = np.asarray(rows)
+    if given.dtype.kind == "b" and given.shape == (n,):
+        return given
+    if given.dtype.kind in "iu" and given.ndim == 1 and given.size and given.min() >= 0 and given.max() < n:
+        mask = np.zeros(n, dtype=bool)
+        mask[given] = True
+        return mask
+    raise ValueError(f"{WHO}: {name} must be a mask of {n} rows or positions in it, got shape {given.shape}.")
+
+
+def take_rows(
+    used: np.ndarray, n: int, base_proba: Any, ids: Any, new: Any, held_out: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Leave rows without weight out of everything that is in the order of X."""
+    masks = [as_mask(name, rows, n) for name, rows in (("new", new), ("held_out", held_out))]
+    kept = [None if mask is None else mask[used] for mask in masks]
+    if base_proba is not None and ids is None and not isinstance(base_proba, Mapping):
+        base_proba = _safe_indexing(base_proba, used)
+    return base_proba, None if ids is None else np.asarray(ids)[used], *kept
+
+
+@contextlib.contextmanager
+def progress(verbose: int, total: int) -> Iterator[Callable[[], None]]:
+    if not verbose:
+        yield lambda: None
+        return
+    from rich.progress import Progress
+
+    with Progress() as bar:
+        task = bar.add_task("training candidates", total=total)
+        yield lambda: bar.advance(task)
+        bar.update(task, completed=total)
