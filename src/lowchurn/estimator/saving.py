@@ -17,6 +17,7 @@ from lowchurn.estimator.base import Base, Behind
 from lowchurn.estimator.candidates import Trained
 from lowchurn.estimator.choose import BASE, Served
 from lowchurn.estimator.frontier import Candidate, Frontier, Selection
+from lowchurn.learners import ALL
 from lowchurn.learners.rows import RowsLearner, load_skops
 from lowchurn.learners.torch import NetworkClassifier, network_name
 from lowchurn.persistence import (
@@ -95,6 +96,9 @@ def base_part(base: Base) -> Behind:
             f"{'that serves a mixture ' if hasattr(served, '_served') else ''}cannot be written to this file. "
             "Give the base as one fitted estimator, or serve a single trained model."
         )
+    if isinstance(served, Pipeline) and any(own.saves(served[-1]) for own in ALL if own is not RowsLearner):
+        # Its last step has files of its own kind; the names of its columns go along.
+        return Behind(served[:-1], served[-1], getattr(served, "feature_names_in_", None))
     return Behind(None, served)
 
 
