@@ -58,7 +58,7 @@ def plain_training(template, X, task, *, epochs, patience=5, batch_size=32, squa
             x, t, w = X[rows[part]], targets[part], weights[part]
             if task.mixing:
                 steps = math.ceil(len(rows) / batch_size)
-                share = draws.mixup_shares([task.seed], [task.mixing], epoch, steps)[0, b]
+                share = draws.mixup_shares(keys(task.seed), torch.tensor([task.mixing]), epoch, steps)[0, b]
                 other = mate.split(batch_size)[b]
                 x, t, w = (
                     share * a + (1 - share) * o

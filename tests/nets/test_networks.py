@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from lowchurn.nets import draws
@@ -108,11 +109,27 @@ def test_uniform_draws_are_uniform():
     assert abs(np.corrcoef(u[:, :-1].ravel(), u[:, 1:].ravel())[0, 1]) < 0.01
 
 
-def test_mixup_shares_follow_their_beta():
-    shares = draws.mixup_shares([1, 2], [0.3, 0.3], epoch=0, steps=5000)
-    assert shares.mean() == pytest.approx(0.5, abs=0.02)
-    assert shares.var() == pytest.approx(0.25 / (2 * 0.3 + 1), rel=0.05)
-    np.testing.assert_array_equal(shares[1], draws.mixup_shares([2], [0.3], epoch=0, steps=5000)[0])
+@pytest.mark.parametrize("alpha", [0.001, 0.1, 0.5, 1.0, 4.0])
+def test_mixup_shares_follow_their_beta(alpha):
+    seeds, alphas = torch.arange(20), torch.full((20,), alpha)
+    shares = draws.mixup_shares(seeds, alphas, epoch=0, steps=1000).numpy()
+    inside = shares[(shares > 1e-9) & (shares < 1 - 1e-9)]
+    if alpha >= 0.1:
+        assert scipy.stats.kstest(shares.ravel(), scipy.stats.beta(alpha, alpha).cdf).pvalue > 0.001
+    else:
+        assert len(inside) < 0.05 * shares.size  # nearly all of it is at the ends
+        assert shares.mean() == pytest.approx(0.5, abs=0.02)
+    assert len(np.unique(inside)) == len(inside)
+    assert abs(np.corrcoef(shares[:, :-1].ravel(), shares[:, 1:].ravel())[0, 1]) < 0.03
+
+
+def test_a_models_mixup_shares_do_not_depend_on_its_neighbours():
+    together = draws.mixup_shares(torch.tensor([5, 7, -3]), torch.tensor([0.2, 0.9, 0.5]), epoch=3, steps=63)
+    for i, (seed, alpha) in enumerate(((5, 0.2), (7, 0.9), (-3, 0.5))):
+        alone = draws.mixup_shares(torch.tensor([seed]), torch.tensor([alpha]), epoch=3, steps=63)
+        np.testing.assert_array_equal(together[i], alone[0])
+    again = draws.mixup_shares(torch.tensor([5]), torch.tensor([0.2]), epoch=4, steps=63)
+    assert not np.array_equal(again[0], together[0])
 
 
 def test_bad_sizes_are_refused():

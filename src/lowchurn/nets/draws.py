@@ -6,10 +6,11 @@ and made for thousands of models in a few tensor operations.
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import torch
 
-SHUFFLE, MATE, START, TWIN = range(4)  # what a draw is for; each purpose has its own stream
+SHUFFLE, MATE, START, TWIN, MIX = range(5)  # what a draw is for; each purpose has its own stream
 
 
 def _signed(value: int) -> int:
@@ -61,11 +62,39 @@ def twin_seeds(seeds: torch.Tensor) -> torch.Tensor:
     return stream(seeds, TWIN, 0)
 
 
-def mixup_shares(seeds: list[int], alphas: list[float], epoch: int, steps: int) -> np.ndarray:
-    """The share of the first of two mixed batches, drawn from Beta(alpha, alpha) for each step: shape (K, steps)."""
-    return np.stack(
-        [
-            np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch])).beta(alpha, alpha, steps)
-            for seed, alpha in zip(seeds, alphas, strict=True)
-        ]
-    )
+def mixup_shares(seeds: torch.Tensor, alphas: torch.Tensor, epoch: int, steps: int) -> torch.Tensor:
+    """The share of the first of two mixed batches, drawn from Beta(alpha, alpha) for each step: shape (K, steps).
+
+    A Beta draw is the first of two Gamma draws over their sum; these are Marsaglia and Tsang's, by rejection. Every
+    attempt of every draw has hashes of its own, so that a model's shares do not depend on its neighbours.
+    """
+    alphas = alphas.to(seeds.device, torch.float64).unsqueeze(1)
+    drawn = _log_gammas(stream(seeds, MIX, epoch), alphas, 2 * steps)
+    return torch.sigmoid(drawn[:, :steps] - drawn[:, steps:])
+
+
+def _log_gammas(keys: torch.Tensor, shapes: torch.Tensor, count: int) -> torch.Tensor:
+    """Logarithms of Gamma(shape) draws, (K, count): of Gamma(shape + 1) draws times uniforms to the 1 / shape.
+
+    In logarithms, because a small shape gives draws below the smallest number that a float can hold.
+    """
+    d = shapes + 1 - 1 / 3
+    c = 1 / torch.sqrt(9 * d)
+    result = torch.full((len(keys), count), math.nan, device=keys.device, dtype=torch.float64)
+    attempt = 0
+    while bool(result.isnan().any()):  # a draw is rejected in less than one of twenty attempts
+        hashed = _positive_uniforms(scramble(keys + _signed((attempt + 1) * _GOLDEN)), 3 * count)
+        u, v, w = (part.contiguous() for part in hashed.chunk(3, dim=1))  # a stride may change a logarithm's last bit
+        normal = torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * math.pi * v)
+        base = 1 + c * normal
+        cube = torch.where(base > 0, base, 1.0) ** 3
+        accepted = (base > 0) & (torch.log(w) < 0.5 * normal**2 + d * (1 - cube + torch.log(cube)))
+        result = torch.where(result.isnan() & accepted, torch.log(d * cube), result)
+        attempt += 1
+    boost = _positive_uniforms(scramble(keys + _signed(-_GOLDEN)), count)
+    return result + torch.log(boost) / shapes
+
+
+def _positive_uniforms(keys: torch.Tensor, count: int) -> torch.Tensor:
+    """Numbers in (0, 1) for each key, shape (K, count), float64."""
+    return (_shift_right(bits(keys, count), 11).double() + 0.5) * 2.0**-53

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from lowchurn.checks import to_numpy
 from lowchurn.nets.starts import State
@@ -23,7 +24,7 @@ class Task:
     rows : array of int, shape (n,)
         Its training rows in the pool.
     targets : array of shape (n, m)
-        Soft targets of those rows; they need not sum to one.
+        Soft targets of those rows; they need not sum to one. A tensor on the training device is not copied.
     validation : array of int, shape (v,)
         Rows of the pool on whose loss training stops.
     validation_targets : array of shape (v, m)
@@ -119,40 +120,70 @@ def strategy_tasks(
     return tasks
 
 
-def check_task(i: int, task: Task, pool_rows: int) -> Task:
-    """The same task with plain arrays, or an error that names it."""
-    who = f"train: task {i}"
-    arrays = {}
-    for name in ("rows", "validation"):
-        index = np.asarray(getattr(task, name))
-        if index.ndim != 1 or index.size == 0 or index.dtype.kind not in "iu":
-            raise ValueError(f"{who}: {name} must be a list of at least one row number, got shape {index.shape}.")
-        if index.min() < 0 or index.max() >= pool_rows:
-            raise ValueError(f"{who}: {name} must lie in 0 to {pool_rows - 1}, got {index.min()} to {index.max()}.")
-        arrays[name] = index.astype(np.int64)
-    for name, rows in (("targets", "rows"), ("validation_targets", "validation")):
-        targets = to_numpy(getattr(task, name)).astype(float)
-        if targets.ndim != 2 or len(targets) != len(arrays[rows]):
+def check_tasks(tasks: Sequence[Task], pool_rows: int) -> list[Task]:
+    """The same tasks with plain arrays, or an error that names the first bad one.
+
+    Arrays that tasks share are looked at once, and targets that are tensors stay where they are.
+    """
+    looked_at: dict[tuple, np.ndarray] = {}
+
+    def once(check: Callable[..., Any], i: int, name: str, value: Any, *more: Any) -> Any:
+        key = (check, id(value), *more)
+        if key not in looked_at:
+            looked_at[key] = check(f"train: task {i}: {name}", value, *more)
+        return looked_at[key]
+
+    checked = []
+    for i, task in enumerate(tasks):
+        rows = once(_row_numbers, i, "rows", task.rows, pool_rows)
+        validation = once(_row_numbers, i, "validation", task.validation, pool_rows)
+        targets = once(_targets, i, "targets", task.targets, len(rows))
+        held_out = once(_targets, i, "validation_targets", task.validation_targets, len(validation))
+        if targets.shape[1] != held_out.shape[1]:
+            raise ValueError(f"train: task {i}: targets and validation_targets must have the same number of classes.")
+        weights = None if task.weights is None else once(_weights, i, "weights", task.weights, len(rows))
+        if task.base_share and task.start is None:
             raise ValueError(
-                f"{who}: {name} must have shape ({len(arrays[rows])}, classes) to match {rows}, got {targets.shape}."
+                f"train: task {i}: base_share is {task.base_share}, but there is no start to take it from."
             )
-        if not np.isfinite(targets).all():
-            raise ValueError(f"{who}: {name} must be finite.")
-        arrays[name] = targets
-    if arrays["targets"].shape[1] != arrays["validation_targets"].shape[1]:
-        raise ValueError(f"{who}: targets and validation_targets must have the same number of classes.")
-    n = len(arrays["rows"])
-    weights = np.ones(n) if task.weights is None else to_numpy(task.weights).astype(float)
-    if weights.shape != (n,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
-        raise ValueError(f"{who}: weights must hold {n} finite, non-negative numbers, got shape {weights.shape}.")
-    if task.base_share and task.start is None:
-        raise ValueError(f"{who}: base_share is {task.base_share}, but there is no start to take it from.")
-    return Task(
-        **arrays,
-        weights=weights,
-        seed=task.seed,
-        start=task.start,
-        base_share=task.base_share,
-        mixing=task.mixing,
-        coupling=task.coupling,
-    )
+        checked.append(
+            Task(
+                rows=rows,
+                targets=targets,
+                validation=validation,
+                validation_targets=held_out,
+                weights=weights,
+                seed=task.seed,
+                start=task.start,
+                base_share=task.base_share,
+                mixing=task.mixing,
+                coupling=task.coupling,
+            )
+        )
+    return checked
+
+
+def _row_numbers(who: str, value: Any, pool_rows: int) -> np.ndarray:
+    index = to_numpy(value)
+    if index.ndim != 1 or index.size == 0 or index.dtype.kind not in "iu":
+        raise ValueError(f"{who} must be a list of at least one row number, got shape {index.shape}.")
+    if index.min() < 0 or index.max() >= pool_rows:
+        raise ValueError(f"{who} must lie in 0 to {pool_rows - 1}, got {index.min()} to {index.max()}.")
+    return index.astype(np.int64)
+
+
+def _targets(who: str, value: Any, rows: int) -> Any:
+    # Tensors may lie on a GPU, where looking into each would cost more than training on it: the stack looks once.
+    targets = value if isinstance(value, torch.Tensor) else to_numpy(value).astype(float)
+    if targets.ndim != 2 or len(targets) != rows:
+        raise ValueError(f"{who} must have shape ({rows}, classes) to match its rows, got {tuple(targets.shape)}.")
+    if isinstance(targets, np.ndarray) and not np.isfinite(targets).all():
+        raise ValueError(f"{who} must be finite.")
+    return targets
+
+
+def _weights(who: str, value: Any, rows: int) -> np.ndarray:
+    weights = to_numpy(value).astype(float)
+    if weights.shape != (rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError(f"{who} must hold {rows} finite, non-negative numbers, got shape {weights.shape}.")
+    return weights

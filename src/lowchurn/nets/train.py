@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
 from lowchurn.checks import check_choice
@@ -20,7 +19,7 @@ from lowchurn.nets import draws
 from lowchurn.nets.losses import target_gradient
 from lowchurn.nets.stacks import Batches, Settings, Stack, make_stack
 from lowchurn.nets.starts import State, blend, fresh_buffers, fresh_state, make_template
-from lowchurn.nets.tasks import Task, check_task
+from lowchurn.nets.tasks import Task, check_tasks
 from lowchurn.nets.trained import FINISHED, INTERRUPTED, Trained, TrainingInterrupted, as_pool
 
 Factory = nn.Module | Callable[[], nn.Module]
@@ -134,7 +133,7 @@ def train(
     )
     template = make_template(network)
     pool = as_pool(X, settings)
-    tasks = [check_task(i, task, len(pool)) for i, task in enumerate(tasks)]
+    tasks = check_tasks(tasks, len(pool))
     if not tasks:
         raise ValueError("train: tasks must hold at least one task, got none.")
     _check_output(template, pool, tasks[0].targets.shape[1])
@@ -226,20 +225,26 @@ class _Run:
         if all(origin is None for origin in origins):
             assert fresh is not None  # tasks without a base have a share below one
             return fresh
-        sources = {id(origin[0]): origin[0] for origin in origins if isinstance(origin, tuple)}
-        if len(sources) == 1 and all(isinstance(origin, tuple) for origin in origins):
-            (source,) = sources.values()  # the usual case: gather from one stack at once
-            index = torch.tensor([origin[1] for origin in origins], device=source.state[names[0]].device)  # type: ignore[index]
-            return {name: source.state[name][index].to(device, dtype) for name in names}
-
-        def one(i: int, origin: Any, name: str) -> torch.Tensor:
+        groups: dict[int, list[int]] = {}  # tasks whose bases lie in the same stack are gathered at once
+        for i, origin in enumerate(origins):
+            groups.setdefault(id(origin[0] if isinstance(origin, tuple) else origin), []).append(i)
+        state: State = {} if fresh is None else {name: fresh[name].clone() for name in names}
+        for members in groups.values():
+            origin = origins[members[0]]
             if origin is None:
-                assert fresh is not None
-                return fresh[name][i]
-            value = origin[0].state[name][origin[1]] if isinstance(origin, tuple) else origin[name]
-            return value.to(device, dtype)
-
-        return {name: torch.stack([one(i, o, name) for i, o in enumerate(origins)]) for name in names}
+                continue  # the clone of the fresh ones is what it needs
+            place = torch.tensor(members, device=device)
+            for name in names:
+                if isinstance(origin, tuple):
+                    source = origin[0].state[name]
+                    index = torch.tensor([origins[i][1] for i in members], device=source.device)  # type: ignore[index]
+                    value = source[index].to(device, dtype)
+                else:
+                    value = origin[name].to(device, dtype).expand(len(members), *origin[name].shape)
+                if name not in state:
+                    state[name] = torch.empty((len(tasks), *value.shape[1:]), device=device, dtype=dtype)
+                state[name][place] = value
+        return state
 
     def train_chunk(self, members: list[int], advance: Callable[..., None]) -> None:
         """Train the models of one stack until the last of them has stopped."""
@@ -340,33 +345,46 @@ class _Data:
     """Rows, targets and shuffles of the models of one stack, twins side by side."""
 
     def __init__(self, tasks: list[Task], device: torch.device, dtype: torch.dtype, each: int) -> None:
-        def gather(values: list[Any], kind: torch.dtype, times: int = each) -> torch.Tensor:
-            stacked = torch.from_numpy(np.stack(values)).to(device, kind)
-            return stacked.repeat_interleave(times, dim=0) if times > 1 else stacked
-
         self.each, self.device, self.dtype = each, device, dtype
-        self.seeds = [task.seed for task in tasks]
-        self.alphas = [task.mixing for task in tasks]
-        self.keys = torch.tensor([_as_int64(seed) for seed in self.seeds], device=device).repeat_interleave(each)
-        self.rows = gather([t.rows for t in tasks], torch.int64)
-        self.targets = gather([t.targets for t in tasks], dtype)
-        self.weights = gather([t.weights for t in tasks], dtype)
-        self.held_out = gather([t.validation for t in tasks], torch.int64)
-        self.labels = gather([t.validation_targets for t in tasks], dtype, 1)
-        self.coupling: torch.Tensor | None = None
-        if tasks[0].coupling is not None:
-            self.coupling = torch.tensor([t.coupling for t in tasks], device=device, dtype=dtype)
+        self.keys = torch.tensor([_as_int64(task.seed) for task in tasks], device=device).repeat_interleave(each)
+        self.rows = self._gather([t.rows for t in tasks], torch.int64, each)
+        self.targets = self._gather([t.targets for t in tasks], dtype, each)
+        if not bool(torch.isfinite(self.targets).all()):
+            raise ValueError("train: targets must be finite, got NaN or infinite ones.")
+        ones = np.ones(self.rows.shape[1])
+        self.weights = self._gather([ones if t.weights is None else t.weights for t in tasks], dtype, each)
+        self.held_out = self._gather([t.validation for t in tasks], torch.int64, each)
+        self.labels = self._gather([t.validation_targets for t in tasks], dtype, 1)
+        self.mixing = self._numbers([t.mixing for t in tasks])
+        self.coupling = self._numbers([t.coupling for t in tasks])
+
+    def _gather(self, values: list[Any], kind: torch.dtype, times: int) -> torch.Tensor:
+        """Stack what each model has; an array that many of them share travels to the device once."""
+        unique = {id(value): value for value in values}
+        tensors = [torch.as_tensor(value) for value in unique.values()]
+        if len({t.device for t in tensors}) > 1:
+            tensors = [t.to(self.device) for t in tensors]
+        stacked = torch.stack(tensors).to(self.device, kind)
+        position = {key: place for place, key in enumerate(unique)}
+        index = torch.tensor([position[id(value)] for value in values for _ in range(times)], device=self.device)
+        return stacked if len(index) == len(stacked) else stacked[index]
+
+    def _numbers(self, values: list[float | None]) -> torch.Tensor | None:
+        if values[0] is None:
+            return None
+        return torch.tensor(values, device=self.device, dtype=torch.float64)
 
     def batches(self, pool: torch.Tensor, epoch: int, settings: Settings) -> Batches:
         n = self.rows.shape[1]
         mate = mix = None
-        if self.alphas[0] is not None:
+        if self.mixing is not None:
             steps = math.ceil(n / settings.batch_size)
-            shares = draws.mixup_shares(self.seeds, [float(a or 0) for a in self.alphas], epoch, steps)
-            mix = torch.from_numpy(shares).to(self.device, self.dtype).repeat_interleave(self.each, dim=0)
+            shares = draws.mixup_shares(self.keys[:: self.each], self.mixing, epoch, steps)
+            mix = shares.to(self.dtype).repeat_interleave(self.each, dim=0)
             mate = draws.shuffles(self.keys, epoch, n, draws.MATE)
         order = draws.shuffles(self.keys, epoch, n)
-        return Batches(pool, self.rows, self.targets, self.weights, order, mate, mix, self.coupling)
+        coupling = None if self.coupling is None else self.coupling.to(self.dtype)
+        return Batches(pool, self.rows, self.targets, self.weights, order, mate, mix, coupling)
 
     def validation_loss(self, stack: Stack, pool: torch.Tensor, squared: bool) -> torch.Tensor:
         logits = stack.logits(pool, self.held_out)[:: self.each]
@@ -377,12 +395,11 @@ class _Data:
         both = index
         if self.each == 2:
             both = (2 * index.unsqueeze(1) + torch.arange(2, device=index.device)).flatten()
-        chosen = index.tolist()
-        self.seeds = [self.seeds[i] for i in chosen]
-        self.alphas = [self.alphas[i] for i in chosen]
         self.labels = self.labels[index]
         for name in ("keys", "rows", "targets", "weights", "held_out"):
             setattr(self, name, getattr(self, name)[both])
+        if self.mixing is not None:
+            self.mixing = self.mixing[index]
         if self.coupling is not None:
             self.coupling = self.coupling[index]
 
@@ -450,10 +467,13 @@ def _memory_limit(device: torch.device) -> float:
 
 @contextmanager
 def _progress_bar(total: int, wanted: bool) -> Iterator[Callable[[int, int], None]]:
-    console = Console(stderr=True)
-    if not (wanted and console.is_terminal):
+    if not (wanted and sys.stderr.isatty()):
         yield lambda finished, epoch: None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
     columns = (
         TextColumn("training"),
         BarColumn(),

@@ -53,16 +53,27 @@ class Trained:
         module.load_state_dict(self.state_dict(model))
         return module.eval()
 
+    def outputs(self, X: Any, rows: Any = None) -> torch.Tensor:
+        """Logits of every model as a tensor on the device: of every row of X, or of each model's own rows (K, n)."""
+        pool = as_pool(X, self.settings)
+        if rows is not None:
+            rows = torch.as_tensor(rows, device=pool.device)
+            parts = [self._ready().logits(pool, part.contiguous()) for part in rows.split(self._rows_at_once(pool), 1)]
+        else:
+            parts = [self._ready().logits(part) for part in pool.split(self._rows_at_once(pool))]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def decisions(self, X: Any) -> torch.Tensor:
+        """The likeliest class of every model for every row of X, (K, rows), as a tensor on the device."""
+        pool = as_pool(X, self.settings)
+        parts = [self._ready().decisions(part) for part in pool.split(self._rows_at_once(pool))]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
     def logits(self, X: Any) -> np.ndarray:
         """Logits of every model for every row of X: shape (K, rows, m)."""
-        if self._stack is None:
-            buffers = {name: self.state[name] for name, _ in self.template.named_buffers()}
-            params = {name: self.state[name] for name, _ in self.template.named_parameters()}
-            self._stack = make_stack(self.template, params, buffers, self.settings)
         pool = as_pool(X, self.settings)
-        per_row = 16 * len(self) * max(1, pool[:1].numel() + self.state_size() // max(1, len(self)) // 64)
-        size = max(1, min(len(pool), 2**31 // per_row))
-        return np.concatenate([self._stack.logits(part).cpu().numpy() for part in pool.split(size)], axis=1)
+        parts = [self._ready().logits(part).cpu().numpy() for part in pool.split(self._rows_at_once(pool))]
+        return np.concatenate(parts, axis=1)
 
     def proba(self, X: Any) -> np.ndarray:
         """Probabilities of every model for every row of X: shape (K, rows, m)."""
@@ -70,7 +81,18 @@ class Trained:
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class of every model for every row of X: shape (K, rows)."""
-        return self.logits(X).argmax(axis=-1)
+        return self.decisions(X).cpu().numpy().astype(np.int64)
+
+    def _ready(self) -> Stack:
+        if self._stack is None:
+            buffers = {name: self.state[name] for name, _ in self.template.named_buffers()}
+            params = {name: self.state[name] for name, _ in self.template.named_parameters()}
+            self._stack = make_stack(self.template, params, buffers, self.settings)
+        return self._stack
+
+    def _rows_at_once(self, pool: torch.Tensor) -> int:
+        """Rows that all models together can take in about 2 GB."""
+        return max(1, min(len(pool), 2**31 // (len(self) * self._ready().row_bytes(pool))))
 
     def state_size(self) -> int:
         """Number of weights of all models together."""

@@ -106,6 +106,16 @@ class Stack(abc.ABC):
     def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         """Logits (K, B, m), in evaluation mode, of each model's rows (K, B) of a pool, or of all of it."""
 
+    def decisions(self, pool: torch.Tensor) -> torch.Tensor:
+        """The likeliest class (K, N) of every row of a pool for every model; bytes, if there are not too many."""
+        logits = self.logits(pool)
+        return logits.argmax(dim=-1).to(torch.uint8 if logits.shape[-1] <= 256 else torch.int64)
+
+    def row_bytes(self, pool: torch.Tensor) -> int:
+        """A generous estimate of what one row of a pool takes in one model while its logits are made."""
+        weights = sum(p[0].numel() for p in self.params.values())
+        return 16 * max(1, pool[:1].numel() + weights // 64)
+
     @abc.abstractmethod
     def keep(self, index: torch.Tensor) -> None:
         """Let all models leave but these."""

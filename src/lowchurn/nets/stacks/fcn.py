@@ -70,6 +70,9 @@ class CpuFcnStack(Stack):
 
         return torch.from_numpy(np.stack(list(self.threads.map(one, range(self.models)))))
 
+    def row_bytes(self, pool: torch.Tensor) -> int:
+        return 2 * self.params["output.bias"].element_size() * self.params["output.bias"].shape[1]
+
     def keep(self, index: torch.Tensor) -> None:
         for tensors in (self.params, self.first, self.second):
             for name in tensors:
@@ -132,6 +135,9 @@ class GpuFcnStack(Stack):
     def decisions(self, pool: torch.Tensor) -> torch.Tensor:
         """The likeliest class of every row of the pool for every model, (K, N) uint8, without storing logits."""
         return self.kernels.evaluate(self.packed, self.bias, pool, mode="argmax", precision="tf32x3")
+
+    def row_bytes(self, pool: torch.Tensor) -> int:
+        return 4 * self.classes  # the kernel leaves nothing but logits
 
     def keep(self, index: torch.Tensor) -> None:
         self.packed, self.bias = self.packed[index], self.bias[index]
