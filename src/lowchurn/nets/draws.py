@@ -70,7 +70,7 @@ def mixup_shares(seeds: torch.Tensor, alphas: torch.Tensor, epoch: int, steps: i
     """
     alphas = alphas.to(seeds.device, torch.float64).unsqueeze(1)
     drawn = _log_gammas(stream(seeds, MIX, epoch), alphas, 2 * steps)
-    return torch.sigmoid(drawn[:, :steps] - drawn[:, steps:])
+    return 1 / (1 + torch.exp(drawn[:, steps:] - drawn[:, :steps]))
 
 
 def _log_gammas(keys: torch.Tensor, shapes: torch.Tensor, count: int) -> torch.Tensor:
