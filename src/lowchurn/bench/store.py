@@ -1,8 +1,8 @@
 """Where results lie: a folder of small files, each written once and never touched again.
 
 A finished block of work is one file under ``segments/``, named ``NUMBER-CHECKSUM.parquet`` (or ``.json.gz``, column
-by column, where pyarrow is not installed): written beside, flushed to disk, then renamed, so that whatever happens, a file is there
-with all of its rows or not at all. One process at a time may write; any may read:
+by column, where pyarrow is not installed). It is written beside, flushed to disk and then renamed: whatever happens,
+it is there with all of its rows or not at all. One process at a time may write; any may read:
 
     duckdb -c "select * from 'STORE/segments/*.parquet'"
 """
