@@ -47,6 +47,9 @@ EDGES = {
     "pyspark": (),
     "altair": ("report/", "bench/figures.py"),
     "ray": (),
+    "datasets": ("bench/fetch.py",),
+    "huggingface_hub": ("bench/fetch.py",),
+    "pyarrow": ("audit/", "bench/"),
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from lowchurn import __version__
+from lowchurn.bench.commands import bench_app, data_app
 
 app = typer.Typer(
     help="Retrain a classifier so that few of its decisions change, and prove it.",
@@ -15,6 +16,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench_app, name="bench")
+app.add_typer(data_app, name="data")
 errors = Console(stderr=True)
 
 
@@ -51,7 +54,7 @@ def main() -> None:
     """Entry point: a bad value is one clear line and exit code 2, never a traceback."""
     try:
         app()
-    except ValueError as error:
+    except (ValueError, ImportError, OSError) as error:
         errors.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
 

@@ -32,7 +32,9 @@ CELEBA_TASKS = (
 class Spec:
     """One data set: its name, its group in the paper, its files and its source.
 
-    ``files`` are places in the layout, without their ending; the first that is there is read.
+    ``files`` are places in the layout, without their ending; the first that is there is read. ``source`` is how it is
+    fetched and from where: ``openml:NUMBER``, ``openml-images:NUMBER@TRAINING ROWS``, ``huggingface:REPOSITORY@SUBSET``
+    or ``idx:REPOSITORY`` (files in MNIST's own format, from Hugging Face).
     """
 
     name: str
@@ -53,7 +55,7 @@ def _openml(name: str, number: int) -> Spec:
 
 
 def _image(name: str, group: str, source: str, *more_files: str) -> Spec:
-    return Spec(name, group, "image", f"huggingface:{source}", (f"images/{name}", *more_files))
+    return Spec(name, group, "image", source, (f"images/{name}", *more_files))
 
 
 DATASETS: tuple[Spec, ...] = (
@@ -69,19 +71,19 @@ DATASETS: tuple[Spec, ...] = (
     _openml("phishing", 4534),
     _openml("wilt", 40983),
     _openml("letters", 6),
-    _image("mnist", "mnist", "ylecun/mnist"),
-    _image("fashion_mnist", "mnist", "zalando-datasets/fashion_mnist"),
-    _image("emnist_balanced", "mnist", "Royc30ne/emnist-balanced"),
-    _image("emnist_byclass", "mnist", "Royc30ne/emnist-byclass"),
-    _image("emnist_bymerge", "mnist", "Royc30ne/emnist-bymerge"),
-    _image("emnist_letters", "mnist", "tanganke/emnist_letters"),
-    _image("emnist_digits", "mnist", "tanganke/emnist_digits"),
-    _image("emnist_mnist", "mnist", "tanganke/emnist_mnist"),
-    _image("kmnist", "mnist", "tanganke/kmnist", "images/kmnist_t10k"),
-    _image("k49_mnist", "mnist", "tanganke/kmnist49"),
-    _image("svhn", "cifar", "ufldl-stanford/svhn@cropped_digits"),
-    _image("cifar10", "cifar", "uoft-cs/cifar10"),
-    _image("cifar100", "cifar", "uoft-cs/cifar100"),
+    _image("mnist", "mnist", "huggingface:ylecun/mnist"),
+    _image("fashion_mnist", "mnist", "huggingface:zalando-datasets/fashion_mnist"),
+    _image("emnist_balanced", "mnist", "idx:Royc30ne/emnist-balanced"),
+    _image("emnist_byclass", "mnist", "idx:Royc30ne/emnist-byclass"),
+    _image("emnist_bymerge", "mnist", "idx:Royc30ne/emnist-bymerge"),
+    _image("emnist_letters", "mnist", "idx:Royc30ne/emnist-letters"),
+    _image("emnist_digits", "mnist", "idx:Royc30ne/emnist-digits"),
+    _image("emnist_mnist", "mnist", "huggingface:tanganke/emnist_mnist"),
+    _image("kmnist", "mnist", "huggingface:tanganke/kmnist", "images/kmnist_t10k"),
+    _image("k49_mnist", "mnist", "openml-images:41991@232365"),
+    _image("svhn", "cifar", "huggingface:ufldl-stanford/svhn@cropped_digits"),
+    _image("cifar10", "cifar", "huggingface:uoft-cs/cifar10"),
+    _image("cifar100", "cifar", "huggingface:uoft-cs/cifar100"),
     *(
         Spec(
             f"celeba_{task.lower()}",

@@ -19,7 +19,7 @@ from lowchurn.metrics import cost_curve, pareto_front
 COLOURS = dict(
     zip(
         METHODS,
-        ("#000000", "#999999", "#56B4E9", "#F0E442", "#009E73", "#0072B2", "#CC79A7", "#D55E00"),
+        ("#000000", "#999999", "#56B4E9", "#E69F00", "#009E73", "#0072B2", "#CC79A7", "#D55E00"),
         strict=True,
     )
 )

@@ -269,10 +269,11 @@ def copy_rows(source: Store, target: Store) -> int:
 def summary(store: Store) -> list[dict[str, Any]]:
     """For each data set, network and protocol: settings, trials, finished and failed rows."""
     groups: dict[tuple, list[Row]] = {}
-    names = ("dataset", "network", "initial", "scale", "patience", "loss", "start")
+    names = ("dataset", "network", "sizes", "scale", "patience", "loss", "epochs_limit", "run_seed", "start")
     for row in store.rows():
-        start = row["start"] if "start=" in row["setting"] else "-"
-        groups.setdefault(tuple(row[n] if n != "start" else start for n in names), []).append(row)
+        sizes = f"{row['initial']}/{row['validation']}/{row['batch']}"
+        line = row | {"sizes": sizes, "start": row["start"] if "start=" in row["setting"] else "any"}
+        groups.setdefault(tuple(line[name] for name in names), []).append(row)
     return [
         dict(zip(names, group, strict=True))
         | {
