@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -260,7 +261,7 @@ def _images(spec: Spec, path: Path) -> Data:
                 labels = np.concatenate([archive["attr_train"][:, place], archive["attr_test"][:, place]])
             else:
                 labels = np.concatenate([archive["y_train"], archive["y_test"]])
-    except (OSError, KeyError, zlib.error, EOFError) as error:
+    except (OSError, KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise ValueError(f"data: {path} cannot be read as images ({error}). Fetch it again.") from error
     X = (X if X.ndim == 4 else X[..., None]).astype(np.float32) / 255
     kinds, y = np.unique(labels, return_inverse=True)

@@ -154,7 +154,7 @@ class Store:
             for row in rows:
                 row = checked(row)
                 old = there.get(key_of(row))
-                if old is None or (old["status"] != FINISHED and old["created"] != row["created"]):
+                if old is None or (old["status"] != FINISHED and old != row):
                     new[key_of(row)] = row
             if new:
                 self._write(list(new.values()))
