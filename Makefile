@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test test-slow check format bench-combine clean
+.PHONY: help demo test test-slow check format bench-combine bench-table1 clean
 
 help:
 	@echo "make demo           install what the demo needs and run it"
@@ -13,6 +13,7 @@ help:
 	@echo "make check          ruff (lint and format) and mypy"
 	@echo "make format         let ruff rewrite the files"
 	@echo "make bench-combine  time the convex program of Algorithm 1"
+	@echo "make bench-table1   Table 1 of the paper with 5 trials (needs LOWCHURN_DATA)"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || ($(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv $(VENV))
@@ -46,6 +47,10 @@ format: $(VENV)/.dev
 
 bench-combine: $(VENV)/.core
 	$(BIN)/python benchmarks/combine.py
+
+bench-table1: $(VENV)/.dev
+	$(BIN)/lowchurn bench run openml --trials 5 --store out/table1
+	$(BIN)/lowchurn bench report --store out/table1 --out out/table1-report
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import random
 
 import pytest
 
@@ -174,3 +175,31 @@ def test_files_and_the_page(tmp_path):
     assert "http-equiv" not in page
     assert "<script" not in page
     assert len({table.name for _, table in all_tables(store.rows())}) == len(list(all_tables(store.rows())))
+
+
+def test_another_program_comes_to_the_same_numbers(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    chance = random.Random(3)
+    rows = [
+        model(dataset, name, setting, chance.randint(80, 90) / 100, chance.random() / 5, trial)
+        for dataset in ("adult", "wilt")
+        for name, settings in (("cold", [""]), ("distill", ["lam=0.1", "lam=0.2", "lam=0.3"]), ("ls", ["alpha=0.1"]))
+        for setting in settings
+        for trial in range(7)
+    ]
+    store = Store(tmp_path)
+    store.append(rows)
+    query = f"""
+        with mean as (
+            select dataset, strategy, setting, avg(accuracy) accuracy, avg(churn) churn
+            from '{tmp_path}/segments/*.parquet' where status = 'finished' group by all
+        ), cold as (select dataset, accuracy needed from mean where strategy = 'cold')
+        select dataset, strategy, 100 * min(churn) from mean join cold using (dataset)
+        where accuracy >= needed - 1e-12 group by all
+    """
+    expected = {(d, s): value for d, s, value in duckdb.sql(query).fetchall()}
+    found = cells(cold_accuracy_table(store.rows(), RAW, TABLE1))
+    for dataset in ("adult", "wilt"):
+        for name in ("cold", "distill", "ls"):
+            value = found[dataset][name].value
+            assert (None if math.isnan(value) else pytest.approx(value)) == expected.get((dataset, name))

@@ -22,7 +22,9 @@ STORE = Path("bench-store")
 
 @bench_app.command("run")
 def run_command(
-    datasets: Annotated[list[str], typer.Argument(help="Data sets or groups: openml, mnist, celeba, built-in, ...")],
+    datasets: Annotated[
+        list[str], typer.Argument(help="Data sets or groups: openml, mnist-variants, celeba, built-in, ...")
+    ],
     store: StoreOption = STORE,
     data: DataOption = None,
     network: Annotated[list[str] | None, typer.Option(help="Such as fcn-1000; may be given often.")] = None,
