@@ -4,15 +4,22 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test test-slow check format bench-combine bench-table1 clean
+.PHONY: help demo test test-slow test-gpu test-spark check format clean \
+	bench-combine bench-engine bench-audit bench-learners bench-search bench-table1
 
 help:
 	@echo "make demo           install what the demo needs and run it"
 	@echo "make test           install the dev extra and run the whole suite"
 	@echo "make test-slow      the long statistical checks as well"
+	@echo "make test-spark     the audit on a local Spark (needs Java)"
 	@echo "make check          ruff (lint and format) and mypy"
 	@echo "make format         let ruff rewrite the files"
+	@echo "make test-gpu       the checks that need a CUDA device"
 	@echo "make bench-combine  time the convex program of Algorithm 1"
+	@echo "make bench-engine   time the engine beside torch, scikit-learn and Keras"
+	@echo "make bench-audit    time the audit at 10 million rows beside pandas (ARGS='--rows ...')"
+	@echo "make bench-learners time soft targets against hard labels in LightGBM and XGBoost"
+	@echo "make bench-search   trainings, churn and accuracy of the search against the full grid"
 	@echo "make bench-table1   Table 1 of the paper with 5 trials (needs LOWCHURN_DATA)"
 
 $(BIN)/python:
@@ -31,10 +38,14 @@ demo: $(VENV)/.core
 	$(BIN)/lowchurn demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not spark"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not gpu and not spark"
+
+test-spark: $(VENV)/.dev
+	$(PIP) -e ".[spark]"
+	$(BIN)/python -m pytest -m spark tests/audit
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -47,6 +58,23 @@ format: $(VENV)/.dev
 
 bench-combine: $(VENV)/.core
 	$(BIN)/python benchmarks/combine.py
+
+# Keras with its jax backend is only what we compare with, so no extra asks for it.
+bench-engine: $(VENV)/.dev
+	$(PIP) keras jax
+	$(BIN)/python benchmarks/engine.py
+
+test-gpu: $(VENV)/.dev
+	$(BIN)/python -m pytest -m gpu
+
+bench-audit: $(VENV)/.dev
+	$(BIN)/python benchmarks/audit.py $(ARGS)
+
+bench-learners: $(VENV)/.dev
+	$(BIN)/python benchmarks/learners.py
+
+bench-search: $(VENV)/.dev
+	$(BIN)/python benchmarks/search.py
 
 bench-table1: $(VENV)/.dev
 	$(BIN)/lowchurn bench run openml --trials 5 --store out/table1

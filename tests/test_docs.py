@@ -45,7 +45,7 @@ def public_objects():
 
 
 # Documented, but shown by the example of the thing that uses them.
-WITHOUT_EXAMPLE = {"Strategy", "OptimalMixture", "DemoRow", "show_demo", "row_dot"}
+WITHOUT_EXAMPLE = {"TrainingInterrupted", "Strategy", "OptimalMixture", "DemoRow", "show_demo", "row_dot"}
 
 
 @pytest.mark.parametrize("value", list(public_objects()))

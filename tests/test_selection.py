@@ -203,3 +203,13 @@ def test_get_score_by_name_is_used():
     proba, y, base = problem(0)
     assert isinstance(get_score("brier"), Score)
     assert combine(proba, y, base, 0.05, "brier").risk == combine(proba, y, base, 0.05, BrierScore()).risk
+
+
+def test_whole_weights_are_copies_of_rows():
+    proba, y, base = problem(5, 3)
+    copies = np.random.default_rng(0).integers(0, 4, len(y))
+    epsilon = budgets(proba, y, base, LogScore())[1]
+    weighted = combine(proba, y, base, epsilon, sample_weight=copies)
+    repeated = combine(np.repeat(proba, copies, axis=1), np.repeat(y, copies), np.repeat(base, copies, axis=0), epsilon)
+    np.testing.assert_allclose(weighted.weights, repeated.weights, atol=1e-7)
+    assert (weighted.risk, weighted.churn) == pytest.approx((repeated.risk, repeated.churn), abs=1e-9)

@@ -1,19 +1,38 @@
 """lowchurn: retrain a classifier so that few of its decisions change, and prove it."""
 
+from __future__ import annotations
+
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lowchurn.estimator import LowChurnClassifier, load
 
 __version__ = "0.1.0"
 
-_MODULES = ("metrics", "scoring", "selection", "strategies", "theory")
+_MODULES = ("audit", "metrics", "report", "scoring", "selection", "strategies", "theory")
+_FROM_ESTIMATOR = ("LowChurnClassifier", "load")
 
-__all__ = ["__version__", *_MODULES]
+__all__ = [
+    "LowChurnClassifier",
+    "__version__",
+    "audit",
+    "load",
+    "metrics",
+    "report",
+    "scoring",
+    "selection",
+    "strategies",
+    "theory",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Import a room when it is first asked for, so that each costs only what it needs."""
     if name in _MODULES:
         return importlib.import_module(f"lowchurn.{name}")
+    if name in _FROM_ESTIMATOR:
+        return getattr(importlib.import_module("lowchurn.estimator"), name)
     raise AttributeError(f"module 'lowchurn' has no attribute {name!r}")
 
 

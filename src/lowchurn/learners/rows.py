@@ -6,14 +6,25 @@ that minimises log-loss this is exact: the weighted losses add up to the cross-e
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.linear_model import LogisticRegression, Perceptron, SGDClassifier
+from sklearn.neural_network import MLPClassifier
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import has_fit_parameter
 
 from lowchurn.checks import as_floats, check_rows, check_weightlike, check_weights, to_numpy
+from lowchurn.learners.base import Job, Learner, class_weights, extra_missing, weighted_mass
 
 
 def fit_soft(estimator: Any, X: Any, targets: Any, classes: Any, sample_weight: Any = None, least: float = 1e-3) -> Any:
@@ -68,8 +79,148 @@ def fit_soft(estimator: Any, X: Any, targets: Any, classes: Any, sample_weight: 
             f"{who}: {type(estimator).__name__}.fit must take sample_weight, and it does not. "
             "Choose a classifier that does."
         )
-    if sample_weight is not None:
-        targets = targets * to_numpy(check_weights(who, "sample_weight", sample_weight, n))[:, None]
+    weights = None if sample_weight is None else to_numpy(check_weights(who, "sample_weight", sample_weight, n))
+    row, column, weight = soft_rows(targets, weights, least)
+    return clone(estimator).fit(_safe_indexing(X, row), classes[column], sample_weight=weight)
+
+
+def soft_rows(
+    targets: np.ndarray, sample_weight: np.ndarray | None = None, least: float = 1e-3
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row, class and weight of every weighted row that soft targets become.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn.learners.rows import soft_rows
+    >>> soft_rows(np.array([[0.7, 0.3], [0.0, 1.0]]))
+    (array([0, 0, 1]), array([0, 1, 1]), array([0.7, 0.3, 1. ]))
+    """
     kept = (targets >= least) | (targets == targets.max(axis=1, keepdims=True))
-    row, column = np.nonzero(kept & (targets > 0))
-    return clone(estimator).fit(_safe_indexing(X, row), classes[column], sample_weight=targets[row, column])
+    weighted = targets if sample_weight is None else targets * sample_weight[:, None]
+    row, column = np.nonzero(kept & (weighted > 0))
+    return row, column, weighted[row, column]
+
+
+class RowsLearner(Learner):
+    """Any scikit-learn classifier that takes ``sample_weight``: soft targets as weighted rows.
+
+    Models with coefficients (logistic regression, SGD, perceptrons) start from the base's; forests and
+    ``GradientBoostingClassifier`` keep the base's trees and add their own; the rest cannot start from a base.
+    """
+
+    name = "rows"
+
+    @classmethod
+    def handles(cls, estimator: Any) -> bool:
+        return hasattr(estimator, "fit")
+
+    def cannot_start(self, base_share: float, base: Any) -> str:
+        who = type(self.estimator).__name__
+        kind = next((cls for cls in (*COEFFICIENTS, *GROWING) if isinstance(self.estimator, cls)), None)
+        if isinstance(self.estimator, HistGradientBoostingClassifier):
+            return f"{who} cannot start from the base: its warm start needs the very rows that the base was trained on."
+        if kind is None:
+            return f"{who} cannot start from the base's weights: scikit-learn has no such start for it."
+        if not isinstance(base, kind):
+            return f"{who} cannot start from the base, which is {_kind(base)} and not a fitted {kind.__name__}."
+        if not np.array_equal(base.classes_, self.classes):
+            return f"{who} cannot start from the base: the classes differ."
+        if base_share < 1 and kind not in SHRINKABLE:
+            return f"{who} cannot start between the base and fresh weights: it starts from the base or not at all."
+        if kind is MLPClassifier:
+            sizes = np.atleast_1d(self.estimator.hidden_layer_sizes).tolist()
+            if [len(b) for b in base.intercepts_[:-1]] != sizes:
+                return f"{who} cannot start from the base: its layers have other sizes."
+        return ""
+
+    def fit(self, X: Any, job: Job, base: Any = None) -> Any:
+        model = self.prepared(job)
+        if not has_fit_parameter(model, "sample_weight"):
+            if job.hard and job.sample_weight is None and not job.base_share:
+                return model.fit(X, self.classes[job.targets.argmax(axis=1)])
+            raise ValueError(
+                f"{type(model).__name__}.fit must take sample_weight for soft targets and weights, and it does not. "
+                "Choose a classifier that does."
+            )
+        if not job.base_share and job.hard:
+            # Exactly the estimator's own training, without copies of rows.
+            y = self.classes[job.targets.argmax(axis=1)]
+            return model.fit(X, y) if job.sample_weight is None else model.fit(X, y, sample_weight=job.sample_weight)
+        row, column, weight = soft_rows(job.targets, job.sample_weight)
+        if model.get_params().get("class_weight") == "balanced":
+            # scikit-learn would count rows, and a soft target makes rows of little weight.
+            balanced = class_weights("balanced", self.classes, weighted_mass(job.targets, job.sample_weight))
+            model.set_params(class_weight=dict(zip(self.classes.tolist(), balanced.tolist(), strict=True)))
+        if job.base_share:
+            model = _start_from(model, base, job.base_share)
+        return model.fit(_safe_indexing(X, row), self.classes[column], sample_weight=weight)
+
+    @classmethod
+    def saves(cls, model: Any) -> bool:
+        return isinstance(model, BaseEstimator)
+
+    @classmethod
+    def save(cls, model: Any) -> dict[str, bytes]:
+        return {"model.skops": _skops().dumps(model)}
+
+    @classmethod
+    def load(cls, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
+        return load_skops(files["model.skops"], trusted)
+
+
+COEFFICIENTS = (LogisticRegression, SGDClassifier, Perceptron, MLPClassifier)
+SHRINKABLE = (LogisticRegression, SGDClassifier, Perceptron)
+GROWING = (GradientBoostingClassifier, RandomForestClassifier, ExtraTreesClassifier)
+
+
+def _kind(base: Any) -> str:
+    return "not a model" if base is None else f"a {type(base).__name__}"
+
+
+def _start_from(model: Any, base: Any, share: float) -> Any:
+    started = copy.deepcopy(base)
+    parameters = {**model.get_params(deep=False), "warm_start": True}
+    if isinstance(model, GROWING):
+        parameters["n_estimators"] += len(base.estimators_)
+    started.set_params(**parameters)
+    if share < 1:  # the fresh weights of a linear model are zeros
+        started.coef_, started.intercept_ = share * base.coef_, share * base.intercept_
+    return started
+
+
+# Data of scikit-learn's own models and transformers that skops does not trust by itself; none of it runs code of the file.
+OWN_TYPES = (
+    "numpy.dtype",
+    "scipy.interpolate._bsplines.BSpline",
+    "sklearn.calibration._CalibratedClassifier",
+    "sklearn.calibration._SigmoidCalibration",
+    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+    "sklearn.feature_selection._univariate_selection.f_classif",
+    "sklearn.metrics._dist_metrics.EuclideanDistance64",
+    "sklearn.neighbors._kd_tree.KDTree",
+    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
+    "sklearn.tree._tree.Tree",
+)
+
+
+def load_skops(data: bytes, trusted: Sequence[str] = ()) -> Any:
+    """Read what skops wrote; types beyond scikit-learn, numpy and scipy must be trusted by name."""
+    io = _skops()
+    trusted = [*trusted, *OWN_TYPES]
+    unknown = sorted(set(io.get_untrusted_types(data=data)) - set(trusted))
+    if unknown:
+        raise ValueError(
+            f"load: the file holds types that are not trusted: {', '.join(unknown)}. "
+            f"Where you trust them, load with trusted={unknown!r}."
+        )
+    return io.loads(data, trusted=trusted)
+
+
+def _skops() -> Any:
+    try:
+        import skops.io
+    except ImportError:
+        raise extra_missing("save and load", "skops", "save") from None
+    return skops.io

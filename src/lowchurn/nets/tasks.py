@@ -41,6 +41,15 @@ class Task:
         Alpha of mixup's Beta distribution.
     coupling : float, optional
         Train a coupled pair with this share of the loss between the two; the first of it is the result.
+
+    Examples
+    --------
+    A task by hand; :func:`strategy_tasks` makes those of the paper's strategies.
+
+    >>> from lowchurn.nets import Task
+    >>> task = Task(rows=[0, 1], targets=[[1, 0], [0.2, 0.8]], validation=[2], validation_targets=[[0, 1]], seed=7)
+    >>> task.base_share
+    0.0
     """
 
     rows: Any

@@ -30,6 +30,18 @@ class Trained:
         Epochs trained.
     loss : array of shape (K,)
         Last validation loss, or the best one with ``restore_best``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn.nets import Task, train
+    >>> from lowchurn.nets.networks import fcn
+    >>> X = np.random.default_rng(0).normal(size=(30, 4))
+    >>> onehot = np.eye(2)[(X[:, 0] > 0).astype(int)]
+    >>> task = Task(np.arange(20), onehot[:20], np.arange(20, 30), onehot[20:])
+    >>> trained = train(fcn(8, inputs=4, classes=2), X, [task], epochs=2, device="cpu")
+    >>> trained.proba(X).shape, trained.module(0).output.bias.shape
+    ((1, 30, 2), torch.Size([2]))
     """
 
     template: nn.Module

@@ -559,6 +559,8 @@ def first_conv_weight_grad(x, g, which, pad, side):
     k, rows, h, wd, c = x.shape
     ph, pw, n = g.shape[2:]
     cfg = TILES["weight1"]
+    if c > 1:  # a wider window needs more registers
+        cfg = {**cfg, "BLOCK_P": 32, "SPLITS": 14}
     part = torch.empty(k, cfg["SPLITS"], side * side * c + 1, n, device=x.device)
     _first_conv_weight_grad[(cfg["SPLITS"], k)](
         x,

@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn.checks import as_array, check_class_index, check_number, check_proba, check_rows, to_numpy
+from lowchurn.checks import (
+    as_array,
+    check_class_index,
+    check_number,
+    check_proba,
+    check_rows,
+    check_weights,
+    to_numpy,
+)
 from lowchurn.scoring import Score, get_score, row_dot
 from lowchurn.strategies import one_hot
 
@@ -109,7 +117,9 @@ class Mixture:
         return np.tensordot(self.weights, candidates, axes=1)
 
 
-def combine(proba: Any, y: Any, base_proba: Any, epsilon: float, score: str | Score = "log") -> Mixture:
+def combine(
+    proba: Any, y: Any, base_proba: Any, epsilon: float, score: str | Score = "log", sample_weight: Any = None
+) -> Mixture:
     """Algorithm 1's last step: the mixture of candidates of least risk whose soft churn is at most ``epsilon``.
 
     Parameters
@@ -124,6 +134,8 @@ def combine(proba: Any, y: Any, base_proba: Any, epsilon: float, score: str | Sc
         Budget on the mean divergence from the base; may be infinite.
     score : str or Score, default "log"
         The proper score behind risk and churn.
+    sample_weight : array of shape (n,), optional
+        Weights of the rows in both means.
 
     Returns
     -------
@@ -151,7 +163,10 @@ def combine(proba: Any, y: Any, base_proba: Any, epsilon: float, score: str | Sc
     >>> mixture.weights.round(3), round(mixture.churn, 3)
     (array([0.75, 0.25]), 0.02)
     """
-    program = _Program(*_check_candidates(proba, y, base_proba), get_score(score))
+    proba, y, base_proba = _check_candidates(proba, y, base_proba)
+    if sample_weight is not None:
+        sample_weight = to_numpy(check_weights("combine", "sample_weight", sample_weight, len(y))).astype(float)
+    program = _Program(proba, y, base_proba, get_score(score), sample_weight)
     epsilon = check_number("combine", "epsilon", epsilon, 0, math.inf)
     return program.solve(epsilon)
 
@@ -184,13 +199,17 @@ class _Point:
 class _Program:
     """min risk(w) s.t. churn(w) <= epsilon, w on the simplex; everything is a mean over rows."""
 
-    def __init__(self, proba: np.ndarray, y: np.ndarray, base_proba: np.ndarray, score: Score) -> None:
+    def __init__(
+        self, proba: np.ndarray, y: np.ndarray, base_proba: np.ndarray, score: Score, weights: np.ndarray | None
+    ) -> None:
         self.size, self.rows, self.classes = proba.shape
         self.flat = np.ascontiguousarray(proba).reshape(self.size, -1)
-        self.onehot = one_hot(y, self.classes)
-        self.base = base_proba
+        # Every expectation is linear in the targets, so weights of rows go into them.
+        shares = np.ones((self.rows, 1)) if weights is None else (weights * (self.rows / weights.sum()))[:, None]
+        self.onehot = one_hot(y, self.classes) * shares
+        self.base = base_proba * shares
         self.score = score
-        self.base_entropy = float(np.mean(row_dot(base_proba, score.phi(base_proba))))
+        self.base_entropy = float(np.mean(row_dot(self.base, score.phi(base_proba))))
 
     def at(self, weights: np.ndarray) -> _Point:
         served = self._served(weights)
@@ -262,7 +281,7 @@ class _Program:
             overspent = point.churn + slack - epsilon if budgeted else 0.0
             products = np.append(w * z, slack * mu) if budgeted else w * z
             worst = max(np.abs(stationarity).max(), abs(w.sum() - 1), abs(overspent))
-            if worst < TOLERANCE and products.max() < COMPLEMENTARITY:
+            if (worst < TOLERANCE and products.max() < COMPLEMENTARITY) or products.max() < UNDERFLOW:
                 break
             barrier = 0.1 * products.mean()
             shares = (0.0, 1.0) if least_churn else (1.0, mu)
@@ -273,7 +292,10 @@ class _Program:
             if budgeted:
                 system[:-1, :-1] += mu / slack * np.outer(point.churn_slope, point.churn_slope)
                 right -= point.churn_slope * (barrier / slack - mu + mu / slack * overspent)
-            solution = np.linalg.solve(system, np.append(right, 1 - w.sum()))
+            try:
+                solution = np.linalg.solve(system, np.append(right, 1 - w.sum()))
+            except np.linalg.LinAlgError:
+                break  # at the limit of double precision: no step would improve the point
             dw, dlevel = solution[:-1], float(solution[-1])
             dz = barrier / w - z - z / w * dw
             dslack = -overspent - float(point.churn_slope @ dw) if budgeted else 0.0
@@ -290,6 +312,7 @@ class _Program:
 
 TOLERANCE = 1e-10  # of every optimality condition; the documented promise is 1e-6
 COMPLEMENTARITY = 1e-14  # so small that setting a vanishing weight to zero changes nothing
+UNDERFLOW = 1e-22  # below it double precision has nothing more to give
 MAX_STEPS = 100
 
 

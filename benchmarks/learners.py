@@ -1,0 +1,85 @@
+"""Time training on soft targets against the library's own training on hard labels, and compare with weighted rows.
+
+make bench-learners
+"""
+
+import argparse
+import os
+import platform
+import time
+
+import numpy as np
+from lightgbm import LGBMClassifier
+from rich.console import Console
+from rich.table import Table
+from sklearn.base import clone
+from xgboost import XGBClassifier
+
+from lowchurn.learners import Job, RowsLearner, learner_for
+from lowchurn.scoring import LogScore
+from lowchurn.strategies import ColdStart, Distill
+
+
+def world(rows, classes, features=20, seed=0):
+    """Rows with known class probabilities, labels drawn from them, and a noisy base."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, features)).astype(np.float32)
+    logits = 2 * np.tanh(X[:, :8]) @ rng.normal(size=(8, classes)) + (X[:, 8:12] ** 2) @ rng.normal(size=(4, classes)) / 2
+    truth = np.exp(logits - logits.max(axis=1, keepdims=True))
+    truth /= truth.sum(axis=1, keepdims=True)
+    y = (truth.cumsum(axis=1) < rng.uniform(size=(rows, 1))).sum(axis=1).clip(0, classes - 1)
+    base = 0.7 * truth + 0.3 * rng.dirichlet(np.ones(classes), rows)
+    return X, y, truth, base
+
+
+def timed(call):
+    start = time.perf_counter()
+    return call(), time.perf_counter() - start
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--no-weighted-rows", action="store_true", help="skip the slow comparison")
+    args = parser.parse_args()
+    X, y, truth, base = world(args.rows + 10_000, args.classes)
+    train, test = slice(0, args.rows), slice(args.rows, None)
+    classes = np.arange(args.classes)
+    onehot = np.eye(args.classes)[y[train]]
+    targets = 0.5 * onehot + 0.5 * base[train]
+    aim = 0.5 * truth[test] + 0.5 * base[test]
+    table = Table(
+        title=f"{args.rows:,} rows, {args.classes} classes, {args.rounds} rounds, {args.threads} threads, "
+        f"{platform.machine()}; risk: cross-entropy against the expected soft target on new rows"
+    )
+    for heading in ("learner", "hard s", "soft s", "ratio", "rows s", "soft risk", "rows risk"):
+        table.add_column(heading, justify="right")
+    for estimator in (
+        LGBMClassifier(n_estimators=args.rounds, n_jobs=args.threads, verbose=-1),
+        XGBClassifier(n_estimators=args.rounds, n_jobs=args.threads),
+    ):
+        learner = learner_for(estimator, classes)
+        hard, soft = [], []
+        for _ in range(args.repeats):  # in turn, so that a busy machine slows both
+            hard.append(timed(lambda: learner.fit(X[train], Job(onehot, ColdStart())))[1])
+            model, seconds = timed(lambda: learner.fit(X[train], Job(targets, Distill())))
+            soft.append(seconds)
+        risk = LogScore().expected(aim, model.predict_proba(X[test])).mean()
+        rows_seconds = rows_risk = float("nan")
+        if not args.no_weighted_rows:
+            rows = RowsLearner(clone(estimator), classes)
+            rows_model, rows_seconds = timed(lambda: rows.fit(X[train], Job(targets, Distill())))
+            proba = rows_model.predict_proba(X[test]).astype(float)
+            rows_risk = LogScore().expected(aim, proba / proba.sum(axis=1, keepdims=True)).mean()
+        ratio = np.median(np.array(soft) / np.array(hard))
+        shown = [np.median(hard), np.median(soft), ratio, rows_seconds, risk, rows_risk]
+        table.add_row(learner.name, *(f"{v:.2f}" if k < 4 else f"{v:.4f}" for k, v in enumerate(shown)))
+    Console(width=150).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""What changed between two versions of a model, counted in a database and judged with statistics.
+
+The module can be called: ``lowchurn.audit(old, new)`` is :func:`lowchurn.audit.audit`, whatever was imported first,
+since Python puts a subpackage under its name into its parent.
+"""
+
+import inspect
+import sys
+import types
+from typing import Any
+
+from lowchurn.audit.build import audit
+from lowchurn.audit.gate import Check, Gate, Limits, Verdict, read_config
+from lowchurn.audit.infer import Slice
+from lowchurn.audit.result import Audit, Rows, Shift
+from lowchurn.audit.review import Review, ReviewPlan, plan_review, review_change
+from lowchurn.audit.stats import Estimate, Test
+from lowchurn.audit.summary import junit, markdown
+from lowchurn.audit.writing import check_writable, write_text
+
+
+class _CallableModule(types.ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Audit:
+        return audit(*args, **kwargs)
+
+
+_module = sys.modules[__name__]
+_module.__class__ = _CallableModule
+_module.__signature__ = inspect.signature(audit)  # type: ignore[attr-defined]  # for help() and editors
+
+__all__ = [
+    "Audit",
+    "Check",
+    "Estimate",
+    "Gate",
+    "Limits",
+    "Review",
+    "ReviewPlan",
+    "Rows",
+    "Shift",
+    "Slice",
+    "Test",
+    "Verdict",
+    "audit",
+    "check_writable",
+    "junit",
+    "markdown",
+    "plan_review",
+    "read_config",
+    "review_change",
+    "write_text",
+]

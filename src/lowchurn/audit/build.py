@@ -1,0 +1,375 @@
+"""From two tables of predictions to an :class:`Audit`: read, refuse what is wrong, count, infer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from lowchurn.audit import counts, sources
+from lowchurn.audit.columns import Columns, resolve
+from lowchurn.audit.infer import Design, judge_slices, tallies
+from lowchurn.audit.result import Audit, Rows, Shift
+from lowchurn.audit.soft import soft_estimates
+from lowchurn.checks import check_choice, check_number
+
+MOST_VALUES = 1_000  # of a slice column; a table of more slices is no longer read by anyone
+MOST_NUMBERS = 30  # distinct numbers that are slices of their own; more are cut into bins
+BINS = 10
+EXAMPLES = 5
+
+
+def audit(
+    old: Any,
+    new: Any,
+    id: str | Sequence[str] = "id",
+    label: str | None = None,
+    by: str | Sequence[str] = (),
+    weight: str | None = None,
+    group: str | None = None,
+    *,
+    prediction: str | tuple[str, str] | None = None,
+    score: str | tuple[str, str] | None = None,
+    threshold: float | tuple[float, float] = 0.5,
+    proba: Any = None,
+    classes: Sequence[Any] | None = None,
+    features: str | Sequence[str] = (),
+    on_mismatch: str = "error",
+    confidence: float = 0.95,
+    bootstrap: int = 1000,
+    sample: int = 300,
+    seed: int = 0,
+    memory_limit: str | None = None,
+    threads: int | None = None,
+    temp_directory: str | None = None,
+) -> Audit:
+    """Say what changed between two versions of a model, from their predictions on the same rows.
+
+    Parameters
+    ----------
+    old, new : path, pandas, polars or pyarrow table, DuckDB relation or Ibis table
+        The predictions of the model in production and of the candidate. Paths may be Parquet (a file, a folder or
+        a pattern), CSV or ``"file.duckdb::table"``.
+    id : str or list of str, default "id"
+        The key columns. Rows are joined on them, never on position.
+    label : str, optional
+        The truth, in either table or both; may be missing for some rows.
+    by : str or list of str, optional
+        Columns whose values are slices. Numbers with more than 30 values are cut into ten bins.
+    weight, group : str, optional
+        Weights of the rows; and a column that says which rows belong together (a customer, a day), so that
+        intervals do not take them for independent.
+    prediction : str or (str, str), optional
+        Column of decided labels; a pair where the tables name it differently. By default a column with one of the
+        usual names, or the only column left.
+    score, threshold : optional
+        A column of scores of the second class, and the threshold from which on it is decided for.
+    proba : list of str or mapping of class to str, optional
+        One column of probabilities a class; by default those named ``proba_...``.
+    classes : list, optional
+        The classes that ``proba`` stands for, or the negative and the positive one of a score.
+    features : str or list of str, optional
+        Further columns in which to look for drivers of change.
+    on_mismatch : {"error", "inner"}, default "error"
+        What to do about ids that are missing, repeated or without a decision on one side: refuse, or judge the
+        rows that are sound on both sides and say how many were left out.
+    confidence : float, default 0.95
+        Of every interval.
+    bootstrap : int, default 1000
+        Draws, for figures that rest on probabilities.
+    sample : int, default 300
+        Changed rows to keep as examples.
+    seed : int, default 0
+        Of the bootstrap and of the sample.
+    memory_limit, threads, temp_directory : optional
+        Settings of DuckDB, such as ``"4GB"`` (default: 60 % of the memory); what does not fit goes to disk.
+
+    Returns
+    -------
+    Audit
+
+    Examples
+    --------
+    >>> import pandas as pd, lowchurn
+    >>> old = pd.DataFrame({"id": range(8), "prediction": [0, 0, 0, 0, 1, 1, 1, 1], "y": [0, 0, 0, 1, 1, 1, 1, 0]})
+    >>> new = pd.DataFrame({"id": range(8), "prediction": [0, 0, 0, 1, 1, 1, 0, 1]})
+    >>> result = lowchurn.audit(old, new, label="y")
+    >>> result.churn.value, result.broken.value, result.fixed.value
+    (0.25, 0.125, 0.125)
+    """
+    began = time.perf_counter()
+    check_choice("audit", "on_mismatch", on_mismatch, ("error", "inner"))
+    check_number("audit", "confidence", confidence, 0, 1, open_low=True, open_high=True)
+    check_number("audit", "bootstrap", bootstrap, 100, 100_000)
+    check_number("audit", "sample", sample, 0, 10_000)
+    if threads is not None:
+        check_number("audit", "threads", threads, 1, 10_000)
+    engine = sources.open_engine(old, new, memory_limit=memory_limit, threads=threads, folder=temp_directory)
+    with engine.errors():
+        tables = {"old": engine.read("old", old), "new": engine.read("new", new)}
+        columns = _columns(
+            engine,
+            tables,
+            id=id,
+            label=label,
+            by=by,
+            features=features,
+            weight=weight,
+            group=group,
+            prediction=prediction,
+            score=score,
+            threshold=threshold,
+            proba=proba,
+            classes=classes,
+        )
+        stored, rows, soft, notes = _pairs(engine, tables, columns, on_mismatch)
+        pairs = stored if columns.weight is None else stored.filter(stored.w > 0)
+        cuts, more_notes = _cuts(engine, pairs, columns, rows.paired)
+        groups = int(engine.fetch(pairs.aggregate(n=pairs.g.nunique()))["n"][0]) if columns.group else 0
+        design = Design(columns.weight is not None, columns.group is not None, groups, confidence)
+        if 0 < groups < 30:
+            more_notes.append(f"Only {groups} groups: intervals rest on few independent units.")
+        unit = counts.unit_of(pairs, columns, groups or rows.paired)
+        cells = engine.fetch(counts.count(pairs, cuts))
+        by_unit = engine.fetch(counts.count_units(pairs, cuts, unit)) if columns.group else None
+        found = tallies(cells, by_unit)
+        slices = judge_slices(found, lambda cut, value: (cuts[cut].name, cuts[cut].words(value)), design)
+        soft_found, shift, moved = {}, None, None
+        if soft:
+            sums = engine.fetch(counts.soft_sums(pairs, unit))
+            moved = int(sum(sums["moved"]))
+            bins = engine.fetch(counts.calibration_sums(pairs, unit)) if "h_o" in pairs.columns else None
+            soft_found = soft_estimates(
+                sums, bins, counts.CALIBRATION_BINS, confidence=confidence, draws=int(bootstrap), seed=seed
+            )
+            joint = engine.fetch(counts.shift(pairs))
+            quantity = f"probability of {columns.classes[1]}" if len(columns.classes) == 2 else "top probability"
+            shift = Shift.from_counts(joint, counts.SHIFT_BINS, quantity)
+        flips = engine.fetch(counts.flipped(pairs, seed, int(sample)))
+    return Audit(
+        columns=columns,
+        rows=rows,
+        design=design,
+        tallies=found,
+        cells=cells,
+        judged=tuple(slices),
+        soft=soft_found,
+        shift=shift,
+        moved=moved,
+        flips=_flip_rows(flips, columns, cuts),
+        notes=(*notes, *more_notes),
+        seed=seed,
+        seconds=time.perf_counter() - began,
+        sources=(_describe(old), _describe(new)),
+        engine=engine,
+        pairs=pairs,
+    )
+
+
+def _columns(engine: sources.Engine, tables: dict[str, Any], **names: Any) -> Columns:
+    kinds = {side: sources.kinds(table) for side, table in tables.items()}
+    try:
+        return resolve(kinds["old"], kinds["new"], **names)
+    except ValueError:
+        # A label column without a single value has whatever type its file format gave it: look before refusing.
+        label, empty = names["label"], False
+        for side, table in tables.items():
+            if kinds[side].get(label, "null") == "null":
+                continue
+            if int(engine.fetch(table.aggregate(n=table[label].count()))["n"][0]) == 0:
+                kinds[side][label], empty = "null", True
+        if not empty:
+            raise
+        return resolve(kinds["old"], kinds["new"], **names)
+
+
+def _pairs(
+    engine: sources.Engine, tables: dict[str, Any], columns: Columns, on_mismatch: str
+) -> tuple[Any, Rows, bool, list[str]]:
+    """The joined rows, after every check that refuses bad input."""
+    strict = on_mismatch == "error"
+    sides = {
+        side: counts.project(tables[side], columns, side, tables["new" if side == "old" else "old"].columns)
+        for side in ("old", "new")
+    }
+    notes: list[str] = []
+    soft = columns.probabilistic
+    tallied: dict[str, dict[str, Any]] = {}
+    for side, rows in sides.items():
+        tolerance = 1e-4 if sources.has_low_precision(tables[side], getattr(columns, side).proba) else 1e-6
+        found = {k: v[0] for k, v in engine.fetch(counts.row_checks(rows, tolerance)).items()}
+        found |= {k: v[0] for k, v in engine.fetch(counts.key_checks(rows)).items()}
+        tallied[side] = found
+        soft &= _check_side(side, found, columns, strict, tolerance, notes)
+    repeated = {side: int(found["repeated_rows"]) for side, found in tallied.items()}
+    if strict:
+        _refuse_repeats(engine, sides, tallied, columns)
+    else:
+        sides = {side: counts.without_repeats(rows) if repeated[side] else rows for side, rows in sides.items()}
+    stored = engine.keep("pairs", counts.pair(sides["old"], sides["new"], columns, soft))
+    wanted = {"paired": stored.count()}
+    if columns.weight is not None:
+        wanted["weighty"] = counts.count_if(stored.w > 0)
+    if "label" in stored.columns:
+        wanted["labelled"] = counts.count_if(stored.label.notnull())
+    if "label_conflict" in stored.columns:
+        wanted["conflicts"] = counts.count_if(stored.label_conflict)
+    answer = {k: int(v[0]) for k, v in engine.fetch(stored.aggregate(**wanted)).items()}
+    n_old, n_new, paired = int(tallied["old"]["rows"]), int(tallied["new"]["rows"]), answer["paired"]
+    if strict and not paired == n_old == n_new:
+        _refuse_unmatched(engine, sides, columns, n_old, n_new)
+    if paired == 0:
+        raise ValueError(
+            f"audit: the tables have no id of {', '.join(columns.id)} in common ({n_old:,} old and {n_new:,} new rows)."
+        )
+    if answer.get("conflicts"):
+        clash = stored.filter(stored.label_conflict).order_by(counts.key_names(stored)).limit(EXAMPLES)
+        raise ValueError(
+            f"audit: the two tables have different labels for {answer['conflicts']:,} ids, such as "
+            f"{_examples(engine.fetch(clash.select(*counts.key_names(clash))), columns)}. "
+            "Keep the label column in one of them."
+        )
+    left = (n_old - paired, n_new - paired)
+    if any(left):
+        notes.append(
+            f"on_mismatch='inner' left out {left[0]:,} of {n_old:,} old and {left[1]:,} of {n_new:,} new rows "
+            "(no partner, a repeated id or no decision): the figures speak for the others only."
+        )
+    used = answer.get("weighty", paired)
+    if used < paired:
+        notes.append(f"{paired - used:,} rows of weight 0 are left out.")
+    if used == 0:
+        raise ValueError(f"audit: weight {columns.weight!r} is 0 in every row that both tables have.")
+    return (
+        stored,
+        Rows(n_old, n_new, used, answer.get("labelled", 0), *left, repeated["old"], repeated["new"]),
+        soft,
+        notes,
+    )
+
+
+def _check_side(
+    side: str, found: dict[str, Any], columns: Columns, strict: bool, tolerance: float, notes: list[str]
+) -> bool:
+    """Refuse what no join can mend; say whether the side's probabilities can be used."""
+    told = getattr(columns, side)
+    if found["rows"] == 0:
+        raise ValueError(f"audit: the {side} table must have at least one row, got none.")
+    if strict and found["no_id"]:
+        raise ValueError(
+            f"audit: {found['no_id']:,} of {found['rows']:,} rows of the {side} table have no id "
+            f"in {', '.join(columns.id)}."
+        )
+    if strict and found["no_decision"]:
+        raise ValueError(
+            f"audit: {found['no_decision']:,} of {found['rows']:,} rows of the {side} table have no decision "
+            f"({told.words()}). Leave them out on both sides, or use on_mismatch='inner'."
+        )
+    if found.get("bad_weight"):
+        raise ValueError(
+            f"audit: weight {columns.weight!r} must be finite and not negative, "
+            f"{found['bad_weight']:,} rows of the {side} table are not."
+        )
+    if found.get("some_weight") == 0:
+        raise ValueError(f"audit: weight {columns.weight!r} must not be all zero.")
+    if found.get("no_group"):
+        raise ValueError(
+            f"audit: group {columns.group!r} must be known, {found['no_group']:,} rows of the {side} table have none."
+        )
+    if not columns.probabilistic:
+        return False
+    if told.proba:
+        if found["no_proba"]:
+            raise ValueError(
+                f"audit: proba columns must be finite, {found['no_proba']:,} rows of the {side} table are not."
+            )
+        if found["outside"]:
+            raise ValueError(
+                f"audit: proba columns must be in [0, 1], {found['outside']:,} rows of the {side} table are not."
+            )
+        if found["off_sum"]:
+            raise ValueError(
+                f"audit: probabilities must sum to 1, {found['off_sum']:,} of {found['rows']:,} rows of the {side} "
+                f"table are off by more than {tolerance:g} (at most {found['worst_sum']:.3g}). "
+                "Name every class's column in proba=, or divide each row by its sum if that is what you mean."
+            )
+    elif found["outside"] or found["no_proba"]:
+        notes.append(f"Scores of the {side} table are not all in [0, 1], so they are not taken for probabilities.")
+        return False
+    return True
+
+
+def _refuse_repeats(
+    engine: sources.Engine, sides: dict[str, Any], tallied: dict[str, dict[str, Any]], columns: Columns
+) -> None:
+    for side, found in tallied.items():
+        if found["repeated"]:
+            some = counts.repeated_ids(sides[side])
+            some = some.order_by(counts.key_names(some)).limit(EXAMPLES)
+            raise ValueError(
+                f"audit: {found['repeated']:,} ids come more than once in the {side} table "
+                f"({found['repeated_rows']:,} rows), such as {_examples(engine.fetch(some), columns)}. "
+                "Name all key columns in id=, remove the repeats, or use on_mismatch='inner' to leave these ids out."
+            )
+
+
+def _refuse_unmatched(engine: sources.Engine, sides: dict[str, Any], columns: Columns, n_old: int, n_new: int) -> None:
+    said = []
+    for side, other in (("old", "new"), ("new", "old")):
+        lonely = counts.only_in(sides[side], sides[other])
+        number = int(engine.fetch(lonely.aggregate(n=lonely.count()))["n"][0])
+        if number:
+            some = lonely.order_by(counts.key_names(lonely)).limit(EXAMPLES)
+            said.append(
+                f"{number:,} ids are only in the {side} table, such as {_examples(engine.fetch(some), columns)}"
+            )
+    raise ValueError(
+        f"audit: the tables must hold the same ids ({n_old:,} old and {n_new:,} new rows), but {'; '.join(said)}. "
+        "Use on_mismatch='inner' to judge the common ones only."
+    )
+
+
+def _examples(found: dict[str, list[Any]], columns: Columns) -> str:
+    keys = [found[f"k{i}"] for i in range(len(columns.id))]
+    rows = list(zip(*keys, strict=True))
+    return ", ".join(repr(row[0]) if len(row) == 1 else repr(row) for row in rows)
+
+
+def _cuts(engine: sources.Engine, pairs: Any, columns: Columns, rows: int) -> tuple[list[counts.Cut], list[str]]:
+    """How each slice column is cut: by its values, or into bins where it holds many numbers."""
+    names = (*columns.by, *columns.features)
+    if not names:
+        return [], []
+    places = [f"b{i}" for i in range(len(names))]
+    distinct = engine.fetch(pairs.aggregate(**{place: pairs[place].nunique() for place in places}))
+    kinds = sources.kinds(pairs)
+    cuts, notes = [], []
+    for name, place in zip(names, places, strict=True):
+        values = int(distinct[place][0])
+        if kinds[place] in {"integer", "float", "decimal"} and values > MOST_NUMBERS:
+            shares = [i / BINS for i in range(1, BINS)]
+            edges = engine.fetch(counts.quantiles(pairs, place, shares, rows))
+            found = sorted({float(v[0]) for v in edges.values() if v[0] is not None})
+            cuts.append(counts.Cut(name, place, tuple(found)))
+            notes.append(f"{name} has {values:,} values and is cut into {len(found) + 1} bins.")
+        elif values > MOST_VALUES:
+            raise ValueError(
+                f"audit: slice column {name!r} has {values:,} values, more than {MOST_VALUES:,}. "
+                "Group them into fewer first."
+            )
+        else:
+            cuts.append(counts.Cut(name, place))
+    return cuts, notes
+
+
+def _flip_rows(found: dict[str, list[Any]], columns: Columns, cuts: Sequence[counts.Cut]) -> list[dict[str, Any]]:
+    names = {f"k{i}": name for i, name in enumerate(columns.id)} | {"old": "old", "new": "new", "label": "label"}
+    names |= {cut.column: cut.name for cut in cuts} | {"c_o": "old probability", "c_n": "new probability"}
+    present = [(place, name) for place, name in names.items() if place in found]
+    return [{name: found[place][i] for place, name in present} for i in range(len(found["old"]))]
+
+
+def _describe(source: Any) -> str:
+    if isinstance(source, str) or hasattr(source, "__fspath__"):
+        return str(source)
+    return f"{type(source).__module__.split('.')[0]} {type(source).__name__}"

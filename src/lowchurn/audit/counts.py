@@ -1,0 +1,386 @@
+"""The database counts: Ibis expressions that pair two tables of predictions and count what changed.
+
+Every function here maps tables to tables; nothing is computed before the engine is asked for a (small) result.
+The same expressions run on DuckDB and on Spark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ibis
+
+from lowchurn.audit.columns import Columns, Predicted
+from lowchurn.scoring import LogScore
+
+Table = Any  # an Ibis table
+Column = Any  # an Ibis column
+
+CALIBRATION_BINS = 15
+SHIFT_BINS = 20
+# More units than this are put into bags by a hash: a bootstrap of 2,000 bags knows a variance to 3 %.
+MOST_UNITS = 10_000
+BAGS = 2_000
+SEPARATOR = "\x1f"
+
+
+def project(table: Table, columns: Columns, side: str, other: Sequence[str]) -> Table:
+    """The few columns of one side that matter, under names of our own."""
+    told: Predicted = getattr(columns, side)
+    chosen = {f"k{i}": table[key] for i, key in enumerate(columns.id)}
+    proba = _proba(table, told)
+    chosen["decision"] = _decision(table, told, proba, columns)
+    chosen |= {f"p{i}": p for i, p in enumerate(proba)}
+    extras = {"label": columns.label, "weight": columns.weight, "group": columns.group}
+    extras |= {f"b{i}": name for i, name in enumerate((*columns.by, *columns.features))}
+    for role, name in extras.items():
+        # The candidate's table has the word where both have the column; of labels, both are compared.
+        wanted = name is not None and name in table.columns
+        if wanted and (side == "new" or role == "label" or name not in other):
+            chosen[role] = table[name]
+    if "label" in chosen:
+        chosen["label"] = _answer(chosen["label"], columns.answer)
+    if "weight" in chosen:
+        chosen["weight"] = chosen["weight"].cast("float64")
+    return table.select(**chosen)
+
+
+def _proba(table: Table, told: Predicted) -> list[Column]:
+    if told.proba:
+        return [table[name].cast("float64") for name in told.proba]
+    if told.score is not None:
+        score = table[told.score].cast("float64")
+        return [1 - score, score]
+    return []
+
+
+def _decision(table: Table, told: Predicted, proba: list[Column], columns: Columns) -> Column:
+    if told.label is not None:
+        return _answer(table[told.label], columns.answer)
+    classes = [ibis.literal(c).cast(columns.answer) for c in columns.classes]
+    if told.score is not None:
+        score = _known(table[told.score].cast("float64"))
+        return ibis.cases((score >= told.threshold, classes[1]), (score < told.threshold, classes[0]))
+    # The largest probability decides; of equal ones the first, as numpy's argmax does.
+    top = ibis.greatest(*proba)
+    return ibis.cases(*[(p == top, c) for p, c in zip(proba, classes, strict=True)])
+
+
+def _answer(column: Column, answer: str) -> Column:
+    if column.type().is_floating():
+        column = _known(column)
+    if answer == "float64" and column.type().is_boolean():
+        column = column.cast("int8")
+    return column.cast(answer)
+
+
+def _known(column: Column) -> Column:
+    """NaN is a missing value too."""
+    return column.isnan().ifelse(ibis.null(column.type()), column)
+
+
+def count_if(condition: Column) -> Column:
+    return condition.fill_null(False).cast("int64").sum().fill_null(0)
+
+
+def row_checks(rows: Table, tolerance: float) -> Table:
+    """One row of counts of what is wrong in one (projected) side."""
+    keys, proba = _keys(rows), _probas(rows)
+    checks = {"rows": rows.count(), "no_id": count_if(_any(k.isnull() for k in keys))}
+    checks["no_decision"] = count_if(rows.decision.isnull())
+    if "weight" in rows.columns:
+        bad = rows.weight.isnull() | rows.weight.isnan() | rows.weight.isinf() | (rows.weight < 0)
+        checks["bad_weight"] = count_if(bad)
+        checks["some_weight"] = count_if(~bad & (rows.weight > 0))
+    if "group" in rows.columns:
+        checks["no_group"] = count_if(rows.group.isnull())
+    if proba:
+        wrong = _any(p.isnull() | p.isnan() | p.isinf() for p in proba)
+        checks["no_proba"] = count_if(wrong)
+        checks["outside"] = count_if(~wrong & _any((p < 0) | (p > 1 + tolerance) for p in proba))
+        total = proba[0]
+        for p in proba[1:]:
+            total = total + p
+        off = (total - 1).abs()
+        checks["off_sum"] = count_if(~wrong & (off > tolerance))
+        checks["worst_sum"] = wrong.ifelse(ibis.null("float64"), off).max()
+    return rows.aggregate(**checks)
+
+
+def key_checks(rows: Table) -> Table:
+    """How many distinct ids there are, how many of them come more than once, and in how many rows."""
+    keys = key_names(rows)
+    each = rows.select(*keys).drop_null(keys).group_by(keys).aggregate(times=lambda t: t.count())
+    return each.aggregate(
+        ids=each.count(),
+        repeated=count_if(each.times > 1),
+        repeated_rows=(each.times > 1).ifelse(each.times, 0).sum().fill_null(0),
+    )
+
+
+def repeated_ids(rows: Table) -> Table:
+    """Ids that come more than once."""
+    keys = key_names(rows)
+    each = rows.select(*keys).drop_null(keys).group_by(keys).aggregate(times=lambda t: t.count())
+    return each.filter(each.times > 1)
+
+
+def only_in(rows: Table, other: Table) -> Table:
+    """Ids of the rows that have no partner."""
+    keys = key_names(rows)
+    return rows.select(*keys).drop_null(keys).anti_join(other.select(*keys), keys)
+
+
+def without_repeats(rows: Table) -> Table:
+    """Leave out every row whose id comes more than once: no join could say which one is meant."""
+    return rows.anti_join(repeated_ids(rows), key_names(rows))
+
+
+def pair(old: Table, new: Table, columns: Columns, soft: bool) -> Table:
+    """Join both (projected) sides on their ids: one row an id, with both decisions and what is needed of the rest."""
+    keys = key_names(old)
+    old = old.rename({f"o_{c}": c for c in old.columns if c not in keys})
+    new = new.rename({f"n_{c}": c for c in new.columns if c not in keys})
+    both = old.join(new, keys, how="inner")
+    chosen: dict[str, Column] = {k: both[k] for k in keys}
+    chosen |= {"old": both.o_decision, "new": both.n_decision}
+    sides = {c[2:]: both[c] for c in both.columns if c[:2] in {"o_", "n_"}}
+    if "label" in sides:
+        labels = [both[c] for c in ("n_label", "o_label") if c in both.columns]
+        chosen["label"] = ibis.coalesce(*labels) if len(labels) > 1 else labels[0]
+        if len(labels) > 1:
+            chosen["label_conflict"] = (labels[0] != labels[1]).fill_null(False)
+    for role, name in (("weight", "w"), ("group", "g")):
+        if role in sides:
+            chosen[name] = sides[role]
+    chosen |= {name: column for name, column in sides.items() if name[0] == "b" and name[1:].isdigit()}
+    pairs = both.filter(both.o_decision.notnull() & both.n_decision.notnull())
+    if soft:
+        chosen |= _soft_columns(both, columns, chosen.get("label"))
+    return pairs.select(**chosen)
+
+
+def _soft_columns(both: Table, columns: Columns, label: Column | None) -> dict[str, Column]:
+    """Per-row losses of both sides, and what calibration needs; probabilities themselves are not kept."""
+    floor = LogScore().epsilon
+    size = len(columns.classes)
+    before = [both[f"o_p{i}"] for i in range(size)]
+    after = [both[f"n_p{i}"] for i in range(size)]
+    clip = [[ibis.greatest(p, floor) for p in side] for side in (before, after)]
+    terms = [(u > 0).ifelse(u * (a.ln() - b.ln()), 0.0) for u, a, b in zip(before, clip[0], clip[1], strict=True)]
+    moved = _any(u != v for u, v in zip(before, after, strict=True))
+    chosen = {"soft": _total(terms), "moved": moved}
+    # With two classes the chance of the second says it all; with more, that of the likeliest class.
+    for side, proba in (("o", before), ("n", after)):
+        chosen[f"c_{side}"] = proba[1] if size == 2 else ibis.greatest(*proba)
+    if label is None:
+        return chosen
+    classes = [ibis.literal(c).cast(columns.answer) for c in columns.classes]
+    for side, proba, clipped in (("o", before, clip[0]), ("n", after, clip[1])):
+        chosen[f"ll_{side}"] = ibis.cases(*[(label == c, -p.ln()) for c, p in zip(classes, clipped, strict=True)])
+        squares = _total([p * p for p in proba])
+        # Brier: sum over classes of (p - indicator)^2 = sum of p^2 - 2 p_label + 1.
+        chosen[f"br_{side}"] = ibis.cases(
+            *[(label == c, squares - 2 * p + 1) for c, p in zip(classes, proba, strict=True)]
+        )
+        if size == 2:
+            hit = ibis.cases((label == classes[1], 1.0), (label == classes[0], 0.0))
+        else:
+            top = ibis.greatest(*proba)
+            likeliest = ibis.cases(*[(p == top, c) for p, c in zip(proba, classes, strict=True)])
+            hit = _any(label == c for c in classes).ifelse((likeliest == label).cast("float64"), ibis.null("float64"))
+        chosen[f"h_{side}"] = hit
+    return chosen
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A slice column: as it is, or cut into bins at these edges."""
+
+    name: str
+    column: str
+    edges: tuple[float, ...] = ()
+
+    def value(self, pairs: Table) -> Column:
+        column = pairs[self.column]
+        if not self.edges:
+            return column.cast("string")
+        number = _known(column.cast("float64"))
+        bins = [(number <= edge, ibis.literal(str(i))) for i, edge in enumerate(self.edges)]
+        return ibis.cases(*bins, (number > self.edges[-1], ibis.literal(str(len(self.edges)))))
+
+    def words(self, value: str | None) -> str:
+        """What to call the slice."""
+        if value is None:
+            return "(missing)"
+        if not self.edges:
+            return value
+        i = int(value)
+        if i == 0:
+            return f"up to {self.edges[0]:g}"
+        if i == len(self.edges):
+            return f"over {self.edges[-1]:g}"
+        return f"{self.edges[i - 1]:g} to {self.edges[i]:g}"
+
+
+def _slices(pairs: Table, cuts: Sequence[Cut], columns: Sequence[str], unit: Column | None) -> list[Table]:
+    """The pairs once as a whole (slice -1) and once for each cut."""
+    views = []
+    for i, cut in enumerate((None, *cuts), start=-1):
+        value = ibis.null("string") if cut is None else cut.value(pairs)
+        extra = {} if unit is None else {"unit": unit}
+        views.append(pairs.select(*columns, cut=ibis.literal(i, "int16"), value=value, **extra))
+    return views
+
+
+def count(pairs: Table, cuts: Sequence[Cut] = ()) -> Table:
+    """The counts that everything hard rests on: rows by slice, label, old and new decision."""
+    columns = [c for c in ("label", "old", "new", "w") if c in pairs.columns]
+    groups = [c for c in ("cut", "value", "label", "old", "new") if c in columns or c in {"cut", "value"}]
+    counted = []
+    for view in _slices(pairs, cuts, columns, None):
+        sums = {"n": view.count()}
+        if "w" in columns:
+            sums |= {"weight": view.w.sum(), "weight2": (view.w * view.w).sum()}
+        counted.append(view.group_by(groups).aggregate(**sums))
+    return ibis.union(*counted) if len(counted) > 1 else counted[0]
+
+
+def count_units(pairs: Table, cuts: Sequence[Cut], unit: Column) -> Table:
+    """What each unit (a group of rows, or a bag of groups) adds to the counts, by slice."""
+    columns = [c for c in ("label", "old", "new", "w") if c in pairs.columns]
+    counted = []
+    for view in _slices(pairs, cuts, columns, unit):
+        weight = view.w if "w" in columns else ibis.literal(1.0)
+
+        def weigh(condition: Column, weight: Column = weight) -> Column:
+            return (condition.fill_null(False).cast("float64") * weight).sum()
+
+        sums = {"weight": weigh(view.old.notnull()), "changed": weigh(view.old != view.new)}
+        if "label" in columns:
+            right, still = view.old == view.label, view.new == view.label
+            sums |= {
+                "labelled": weigh(view.label.notnull()),
+                "broken": weigh(right & ~still),
+                "fixed": weigh(~right & still),
+                "lateral": weigh(~right & ~still & (view.old != view.new)),
+                "right": weigh(right),
+                "right_new": weigh(still),
+            }
+        counted.append(view.group_by(["cut", "value", "unit"]).aggregate(**sums))
+    return ibis.union(*counted) if len(counted) > 1 else counted[0]
+
+
+def soft_sums(pairs: Table, unit: Column) -> Table:
+    """What each unit adds to the losses."""
+    t = pairs.mutate(unit=unit)
+    weight = t.w if "w" in t.columns else ibis.literal(1.0)
+    sums = {
+        "n": t.count(),
+        "weight": (weight + 0.0 * t.soft).sum(),
+        "soft": (weight * t.soft).sum(),
+        "moved": count_if(t.moved),
+    }
+    if "ll_o" in t.columns:
+        known = t.ll_o.notnull().cast("float64")
+        sums |= {"labelled_rows": count_if(t.ll_o.notnull()), "labelled": (weight * known).sum()}
+        sums |= {c: (weight * t[c]).sum().fill_null(0.0) for c in ("ll_o", "ll_n", "br_o", "br_n")}
+    return t.group_by("unit").aggregate(**sums)
+
+
+def calibration_sums(pairs: Table, unit: Column) -> Table:
+    """What each unit adds to each bin of confidence, for both sides (0 old, 1 new)."""
+    views = []
+    for i, side in enumerate(("o", "n")):
+        t = pairs.filter(pairs[f"h_{side}"].notnull())
+        t = t.select(
+            side=ibis.literal(i, "int8"),
+            unit=unit,
+            bin=_bin(t[f"c_{side}"], CALIBRATION_BINS),
+            weight=t.w if "w" in t.columns else ibis.literal(1.0),
+            sure=t[f"c_{side}"],
+            hit=t[f"h_{side}"],
+        )
+        views.append(
+            t.group_by(["side", "unit", "bin"]).aggregate(
+                weight=t.weight.sum(), sure=(t.weight * t.sure).sum(), hit=(t.weight * t.hit).sum()
+            )
+        )
+    return ibis.union(*views)
+
+
+def shift(pairs: Table) -> Table:
+    """Rows by bins of the old and the new probability."""
+    t = pairs.select(old=_bin(pairs.c_o, SHIFT_BINS), new=_bin(pairs.c_n, SHIFT_BINS))
+    return t.group_by(["old", "new"]).aggregate(n=t.count())
+
+
+def _bin(column: Column, bins: int) -> Column:
+    return ibis.least(ibis.greatest((column * bins).floor().cast("int64"), 0), bins - 1)
+
+
+def unit_of(pairs: Table, columns: Columns, units: int) -> Column:
+    """What is resampled: the group or else the row; too many of them are put into bags by a hash."""
+    if columns.group is not None:
+        unit, name = pairs.g, pairs.g.cast("string")
+    else:
+        unit = name = _key_text(pairs)
+        if len(key_names(pairs)) == 1:
+            unit = pairs.k0
+    if units <= MOST_UNITS:
+        return name
+    # A remainder of a negative number is negative in SQL: twice as many bags, which harms nothing.
+    return (unit.hash() % (BAGS // 2)).cast("string")
+
+
+def flipped(pairs: Table, seed: int, n: int | None = None) -> Table:
+    """The disagreements in an order that depends on nothing but the id and the seed; the first ``n`` of them."""
+    rows = pairs.filter(pairs.old != pairs.new)
+    order = (_key_text(rows) + f"{SEPARATOR}{int(seed)}").hash()
+    rows = rows.mutate(lowchurn_order=order).order_by(["lowchurn_order", *key_names(rows)]).drop("lowchurn_order")
+    return rows if n is None else rows.limit(n)
+
+
+def quantiles(pairs: Table, column: str, shares: Sequence[float], rows: int, most: int = 5_000_000) -> Table:
+    """Edges for bins; of very many rows a part, chosen by a hash of the id, is enough."""
+    if rows > most:
+        pairs = pairs.filter((_key_text(pairs).hash() % math.ceil(rows / most)) == 0)
+    number = _known(pairs[column].cast("float64"))
+    return pairs.aggregate(**{f"q{i}": number.quantile(q) for i, q in enumerate(shares)})
+
+
+def _key_text(rows: Table) -> Column:
+    keys = [k.cast("string") for k in _keys(rows)]
+    text = keys[0]
+    for key in keys[1:]:
+        text = text + SEPARATOR + key
+    return text
+
+
+def key_names(rows: Table) -> list[str]:
+    return [c for c in rows.columns if c[0] == "k" and c[1:].isdigit()]
+
+
+def _keys(rows: Table) -> list[Column]:
+    return [rows[name] for name in key_names(rows)]
+
+
+def _probas(rows: Table) -> list[Column]:
+    return [rows[c] for c in rows.columns if c[0] == "p" and c[1:].isdigit()]
+
+
+def _any(conditions: Any) -> Column:
+    result = None
+    for condition in conditions:
+        result = condition if result is None else result | condition
+    return result
+
+
+def _total(columns: Sequence[Column]) -> Column:
+    result = columns[0]
+    for column in columns[1:]:
+        result = result + column
+    return result

@@ -1,0 +1,216 @@
+"""Labels for the disagreements only.
+
+Two models' accuracies differ only where they disagree, so only those rows need a person. If a random ``m`` of the
+``D`` disagreements among ``N`` rows are labelled, the change in accuracy is ``D / N`` times the mean of +1 (fixed),
+-1 (broken) and 0 (both wrong). Its variance has two parts: which disagreements were labelled, and which rows were
+scored. With no change in truth they add up to ``c^2 q / m`` with ``c = D / N`` and ``q`` the share of the labelled
+rows that are broken or fixed: the labels decide, and rows only have to be enough to hold that many disagreements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from lowchurn.audit import stats
+from lowchurn.audit.stats import Estimate
+from lowchurn.checks import check_number
+
+
+@dataclass(frozen=True)
+class ReviewPlan:
+    """How many rows to score and how many labels to buy.
+
+    Examples
+    --------
+    >>> from lowchurn.audit import plan_review
+    >>> plan = plan_review(churn=0.03, rows=50_000, disputed=1_500, margin=0.005, power=0.8)
+    >>> plan.labels, plan.rows_to_score, plan.enough_rows
+    (283, 9434, True)
+    """
+
+    margin: float
+    power: float
+    confidence: float
+    churn: float
+    rows: int
+    """Rows scored so far."""
+    disputed: int
+    """Of these, rows on which the models disagree."""
+    labels: int
+    """Labels to buy: a random part of the disagreements."""
+    rows_to_score: int
+    """Rows that hold that many disagreements."""
+    labels_without_plan: int
+    """Labels that the same proof needs when rows are labelled at random instead."""
+
+    @property
+    def enough_rows(self) -> bool:
+        return self.disputed >= self.labels
+
+    def __str__(self) -> str:
+        if self.churn == 0:
+            return "The models agree on every row: there is nothing to label."
+        aim = (
+            f"a fall in accuracy of {self.margin:.2%} or more is excluded with {self.power:.0%} power if there is none"
+        )
+        if self.enough_rows:
+            part = "all of them" if self.labels >= self.disputed else f"a random {self.labels:,} of them"
+            return (
+                f"The models disagree on {self.disputed:,} of {self.rows:,} rows. Label {part}: then {aim}. "
+                f"Labelling rows at random would take about {self.labels_without_plan:,} labels."
+            )
+        return (
+            f"The models disagree on {self.disputed:,} of {self.rows:,} rows, and {self.labels:,} labelled "
+            f"disagreements are needed. Score about {self.rows_to_score:,} rows in all and label "
+            f"their disagreements: then {aim}. "
+            f"Labelling rows at random would take about {self.labels_without_plan:,} labels."
+        )
+
+
+def plan_review(
+    churn: float,
+    rows: int,
+    disputed: int,
+    margin: float,
+    power: float = 0.8,
+    confidence: float = 0.95,
+    decisive: float = 1.0,
+) -> ReviewPlan:
+    """Labels and rows for a proof that the accuracy did not fall by ``margin``.
+
+    Parameters
+    ----------
+    churn : float
+        Share of rows on which the models disagree.
+    rows, disputed : int
+        Rows scored so far, and those of them on which the models disagree.
+    margin : float
+        The fall in accuracy to exclude.
+    power : float, default 0.8
+        Chance to exclude it if the accuracy did not change at all.
+    confidence : float, default 0.95
+        Of the two-sided interval whose lower bound has to stay above ``-margin``.
+    decisive : float, default 1
+        Share of disagreements on which one of the two is right; 1 is always safe and true of two classes.
+
+    Examples
+    --------
+    >>> from lowchurn.audit import plan_review
+    >>> plan_review(churn=0.02, rows=1000, disputed=20, margin=0.01).labels
+    32
+    """
+    check_number("review_plan", "margin", margin, 0, 1, open_low=True)
+    check_number("review_plan", "power", power, 0, 1, open_low=True, open_high=True)
+    check_number("review_plan", "decisive", decisive, 0, 1)
+    if churn == 0:
+        return ReviewPlan(margin, power, confidence, 0.0, rows, 0, 0, rows, 0)
+    z = stats.critical(confidence) + float(special.ndtri(power))
+    # In ratio to churn the margin is a shift of the mean of values in {-1, 0, 1}.
+    labels = max(1, math.ceil(decisive * (churn * z / margin) ** 2))
+    to_score = math.ceil(labels / churn)
+    plain = math.ceil(decisive * churn * (z / margin) ** 2)
+    return ReviewPlan(margin, power, confidence, churn, rows, disputed, labels, to_score, plain)
+
+
+@dataclass(frozen=True)
+class Review:
+    """What the labelled disagreements say about the change in accuracy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn.audit import review_change
+    >>> outcomes = np.repeat([1.0, -1.0, 0.0], [60, 30, 10])  # fixed, broken, both wrong
+    >>> review = review_change(outcomes, disputed=400, rows=20_000)
+    >>> round(review.accuracy_change.value, 6)
+    0.006
+    """
+
+    labels: int
+    """Disagreements with an answer."""
+    disputed: int
+    rows: int
+    fixed: Estimate
+    broken: Estimate
+    lateral: Estimate
+    """The shares of the answered disagreements that were fixed, broken and wrong both ways."""
+    accuracy_change: Estimate
+    unknown: int = 0
+    """Answers to rows on which the models agree: they tell nothing about a change and were not used."""
+
+    def __str__(self) -> str:
+        change = self.accuracy_change
+        if not change.defined:
+            return "No disagreement has an answer yet."
+        return (
+            f"Accuracy changed by {change.value:+.3%} ({change.low:+.3%} to {change.high:+.3%}), "
+            f"from {self.labels:,} labels of {self.disputed:,} disagreements in {self.rows:,} rows."
+        )
+
+
+def review_change(
+    outcomes: np.ndarray,
+    disputed: int,
+    rows: int,
+    confidence: float = 0.95,
+    weights: np.ndarray | None = None,
+    disputed_share: float | None = None,
+    effective: float | None = None,
+    unknown: int = 0,
+) -> Review:
+    """The change in accuracy from a random part of the disagreements.
+
+    Parameters
+    ----------
+    outcomes : array
+        +1 (fixed), -1 (broken) or 0 (both wrong) for each labelled disagreement.
+    disputed, rows : int
+        Disagreements in all, and rows in all.
+    weights : array, optional
+        Weights of the labelled rows.
+    disputed_share : float, optional
+        Weighted share of disagreements, where rows have weights.
+    effective : float, optional
+        Effective number of rows, where rows have weights or groups.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn.audit import review_change
+    >>> print(review_change(np.array([1.0] * 8 + [-1.0] * 2), disputed=10, rows=1000))
+    Accuracy changed by +0.600% (-0.024% to +1.395%), from 10 labels of 10 disagreements in 1,000 rows.
+    """
+    m = len(outcomes)
+    if disputed == 0:
+        none = stats.undefined(0, "no disagreements")
+        zero = stats.paired_difference(0.0, 0.0, rows, confidence, effective)
+        return Review(0, 0, rows, none, none, none, zero, unknown)
+    if m == 0:
+        none = stats.undefined(0, "no answers")
+        return Review(0, disputed, rows, none, none, none, none, unknown)
+    share = disputed / rows if disputed_share is None else disputed_share
+    size = float(rows) if effective is None else effective
+    w = np.ones(m) if weights is None else np.asarray(weights, dtype=float)
+    kish = float(w.sum() ** 2 / (w**2).sum())
+    fixed, broken, lateral = (float(w[outcomes == s].sum() / w.sum()) for s in (1, -1, 0))
+    mean, decisive = fixed - broken, fixed + broken
+    change = share * mean
+    per_row = share * decisive - change**2
+    left = 1 - m / disputed
+    sampling = share**2 * float(np.sum(w**2 * (outcomes - mean) ** 2)) / w.sum() ** 2 * left
+    # With few labels that all say the same, the sample shows no variance: fall back on what a label is worth.
+    whole = (1 / size) + share * left / kish
+    variance = sampling + per_row / size
+    # Never take the sample for more than its labels are worth at no change, c^2 q / m.
+    worth = min(per_row / variance, 1 / whole) if variance > 0 and per_row > 0 else 1 / whole
+    estimate = stats.paired_difference(share * fixed, share * broken, rows, confidence, worth)
+    shown = Estimate(
+        change, estimate.low, estimate.high, rows, f"Tango score from {m:,} labels of {disputed:,} disagreements", worth
+    )
+    sizes = None if weights is None else kish
+    shares = [stats.proportion(p, m, confidence, sizes) for p in (fixed, broken, lateral)]
+    return Review(m, disputed, rows, shares[0], shares[1], shares[2], shown, unknown)

@@ -1,0 +1,171 @@
+"""What every learner answers: train one job, train many, what it cannot do, how its models are saved.
+
+A learner wraps one unfitted estimator. It gets rows that preprocessing is done with, and jobs; it gives models with
+``classes_`` and ``predict_proba``. It never sees the budget.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from joblib import Parallel, delayed
+from sklearn.base import clone
+
+from lowchurn.strategies import ColdStart, Strategy
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One candidate to train: where it starts, what it aims at, how rows weigh.
+
+    Attributes
+    ----------
+    targets : array of shape (n, m)
+        Non-negative; column j belongs to the learner's ``classes[j]``. A row may sum to less than one
+        (:class:`~lowchurn.strategies.Anchor`), and then weighs less.
+    strategy : Strategy
+        Gives ``base_share`` (the start), ``mixing`` and ``coupling``; its targets are in ``targets`` already.
+    sample_weight : array of shape (n,), optional
+        Weights of the rows, on top of the targets.
+    seed : int, optional
+        Decides everything random, where the estimator does not fix its own ``random_state``.
+
+    Examples
+    --------
+    >>> from lowchurn.learners import Job
+    >>> from lowchurn.strategies import Distill
+    >>> strategy = Distill(lam=0.5, start="warm")
+    >>> Job(strategy.targets([[0, 1]], [[0.4, 0.6]]), strategy, seed=0).base_share
+    1.0
+    """
+
+    targets: np.ndarray
+    strategy: Strategy = ColdStart()
+    sample_weight: np.ndarray | None = None
+    seed: int | None = None
+
+    @property
+    def base_share(self) -> float:
+        return self.strategy.base_share
+
+    @property
+    def mixing(self) -> float | None:
+        return self.strategy.mixing
+
+    @property
+    def coupling(self) -> float | None:
+        return self.strategy.coupling
+
+    @property
+    def hard(self) -> bool:
+        """Whether every target is a plain label: such a job is the estimator's own training."""
+        return bool(((self.targets == 0) | (self.targets == 1)).all() and (self.targets.sum(axis=1) == 1).all())
+
+
+class Learner(abc.ABC):
+    """One library's way to train on soft targets. Subclasses write :meth:`fit`; the rest has defaults.
+
+    Parameters
+    ----------
+    estimator : classifier
+        Unfitted; it is cloned, never changed.
+    classes : array of shape (m,)
+        The labels, sorted.
+    """
+
+    name: ClassVar[str] = ""
+    takes_nan: ClassVar[bool] = False
+
+    def __init__(self, estimator: Any, classes: Any) -> None:
+        self.estimator = estimator
+        self.classes = np.asarray(classes)
+
+    @classmethod
+    @abc.abstractmethod
+    def handles(cls, estimator: Any) -> bool:
+        """Whether this learner is the one for an estimator. Must not import the library if nobody else has."""
+
+    @abc.abstractmethod
+    def fit(self, X: Any, job: Job, base: Any = None) -> Any:
+        """Train one job. ``base`` is the fitted model in production, for starts from its weights."""
+
+    def fit_many(self, X: Any, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
+        """Train all jobs; a job that failed gives its exception instead of a model, and the others go on."""
+        results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(self, X, job, base) for job in jobs)
+        return list(results)
+
+    def cannot(self, strategy: Strategy, base: Any = None) -> str:
+        """Why this learner cannot train a strategy, in words; empty where it can."""
+        who = type(self.estimator).__name__
+        if strategy.mixing is not None:
+            return f"{who} does not mix rows (mixup); torch networks do."
+        if strategy.coupling is not None:
+            return f"{who} does not train coupled twins (co-distillation); torch networks do."
+        if strategy.base_share > 0:
+            return self.cannot_start(strategy.base_share, base)
+        return ""
+
+    def cannot_start(self, base_share: float, base: Any) -> str:
+        """Why training cannot start from the base, in words; empty where it can."""
+        return f"{type(self.estimator).__name__} cannot start from the base's weights."
+
+    def prepared(self, job: Job) -> Any:
+        """A clone of the estimator with the job's seed, unless it has a seed of its own."""
+        model = clone(self.estimator)
+        parameters = model.get_params()
+        if job.seed is not None and "random_state" in parameters and parameters["random_state"] is None:
+            model.set_params(random_state=job.seed)
+        return model
+
+    @classmethod
+    def as_served(cls, model: Any) -> Any:
+        """A fitted model of the library in the form that this learner saves; None where it is none, or needs none."""
+        return None
+
+    @classmethod
+    def saves(cls, model: Any) -> bool:
+        """Whether :meth:`save` knows this kind of model."""
+        return False
+
+    @classmethod
+    def save(cls, model: Any) -> dict[str, bytes]:
+        """A trained model as named files."""
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
+        """What :meth:`save` wrote."""
+        raise NotImplementedError
+
+
+def _attempt(learner: Learner, X: Any, job: Job, base: Any) -> Any:
+    try:
+        return learner.fit(X, job, base)
+    except Exception as error:
+        return error
+
+
+def extra_missing(who: str, library: str, extra: str) -> ImportError:
+    """The error for a library that is not installed, with the cure."""
+    return ImportError(f'{who}: {library} is not installed. Run: pip install "lowchurn[{extra}]"')
+
+
+def weighted_mass(targets: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray:
+    """The total weight of every class."""
+    mass = targets.sum(axis=0) if sample_weight is None else sample_weight @ targets
+    return np.asarray(mass, dtype=float)
+
+
+def class_weights(class_weight: Any, classes: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """scikit-learn's ``class_weight`` as numbers; "balanced" by the weight of each class, not by counts of rows."""
+    if class_weight is None:
+        return np.ones(len(classes))
+    if isinstance(class_weight, str):
+        if class_weight != "balanced":
+            raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}.")
+        return mass.sum() / (len(classes) * np.maximum(mass, 1e-300)) * (mass > 0)
+    return np.array([float(class_weight.get(label, 1.0)) for label in classes.tolist()])

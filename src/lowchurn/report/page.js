@@ -1,0 +1,46 @@
+"use strict";
+// Sorting and filtering of the tables; the page reads well without it.
+(() => {
+  const compare = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" }).compare;
+  const key = (row, column) => {
+    const cell = row.cells[column];
+    return cell.dataset.value ?? cell.textContent;
+  };
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const body = table.tBodies[0];
+    const heads = [...table.tHead.rows[0].cells];
+    const said = document.getElementById(table.dataset.status);
+    heads.forEach((head, column) => {
+      const button = head.querySelector("button");
+      if (!button) return;
+      button.addEventListener("click", () => {
+        const down = head.getAttribute("aria-sort") === "ascending";
+        heads.forEach((other) => other.querySelector("button") && other.setAttribute("aria-sort", "none"));
+        head.setAttribute("aria-sort", down ? "descending" : "ascending");
+        const numbers = [...body.rows].every((row) => key(row, column) === "" || !Number.isNaN(Number(key(row, column))));
+        const order = (a, b) => {
+          const [x, y] = [key(a, column), key(b, column)];
+          if (x === "" || y === "") return (x === "") - (y === "");
+          const sign = numbers ? Number(x) - Number(y) : compare(x, y);
+          return down ? -sign : sign;
+        };
+        body.append(...[...body.rows].sort(order));
+        if (said) said.textContent = `Sorted by ${button.textContent}, ${down ? "descending" : "ascending"}.`;
+      });
+    });
+  }
+  for (const input of document.querySelectorAll("input[data-filters]")) {
+    const table = document.getElementById(input.dataset.filters);
+    const said = document.getElementById(table.dataset.status);
+    const texts = new Map([...table.tBodies[0].rows].map((row) => [row, [...row.cells].map((c) => c.textContent).join(" ").toLowerCase()]));
+    input.addEventListener("input", () => {
+      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let shown = 0;
+      for (const [row, text] of texts) {
+        row.hidden = !words.every((word) => text.includes(word));
+        shown += row.hidden ? 0 : 1;
+      }
+      if (said) said.textContent = `${shown} of ${texts.size} rows shown.`;
+    });
+  }
+})();

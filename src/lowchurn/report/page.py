@@ -1,0 +1,489 @@
+"""The report: one self-contained HTML page, the verdict first. Nothing is loaded from anywhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from lowchurn.audit import Audit, Review, ReviewPlan, Slice, Verdict, write_text
+from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS, interval_text, share_text
+from lowchurn.audit.summary import HEADLINES, SHARES, SOFT, headline, number_text, p_text
+from lowchurn.checks import unknown_name
+from lowchurn.report import figures
+from lowchurn.report.markup import Markup, join, tag
+
+MOST_TABLE_SLICES = 500
+MOST_CHECKS = 200
+
+
+def write_html(path: str | Path, audit: Audit, verdict: Verdict | None = None, **extras: Any) -> None:
+    """Write :func:`html_page` to a file, whole or not at all.
+
+    Examples
+    --------
+    >>> import pandas as pd, lowchurn, tempfile, pathlib
+    >>> from lowchurn.report import write_html
+    >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "report.html"
+    ...     write_html(path, lowchurn.audit(rows, rows))
+    ...     path.stat().st_size < 2_000_000
+    True
+    """
+    write_text(path, html_page(audit, verdict, **extras))
+
+
+def html_page(
+    audit: Audit,
+    verdict: Verdict | None = None,
+    *,
+    plan: ReviewPlan | None = None,
+    review: Review | None = None,
+    frontier: Sequence[Mapping[str, Any]] | None = None,
+    title: str = "Model audit",
+) -> str:
+    """The audit as one HTML page that needs nothing else.
+
+    Parameters
+    ----------
+    audit : Audit
+    verdict : Verdict, optional
+        What the gate said.
+    plan : ReviewPlan, optional
+        By default the plan for a margin of half a percentage point.
+    review : Review, optional
+        What labelled disagreements said.
+    frontier : list of mappings, optional
+        Settings that were tried, each with ``churn`` and ``accuracy`` and, where known, ``strategy``, ``setting``,
+        ``broken``, ``churn_low``, ``churn_high``, ``accuracy_low``, ``accuracy_high`` and ``chosen``: what
+        ``LowChurnClassifier`` keeps in ``frontier_``.
+    title : str, default "Model audit"
+
+    Examples
+    --------
+    >>> import pandas as pd, lowchurn
+    >>> from lowchurn.report import html_page
+    >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "<script>"]})
+    >>> page = html_page(lowchurn.audit(rows, rows))
+    >>> "identical to the base" in page
+    True
+    """
+    plan = audit.review_plan() if plan is None else plan
+    style, script = _asset("page.css"), _asset("page.js")
+    # Only this very script may run: should data ever get past the escaping, the browser still refuses it.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    sections = [
+        ("verdict", "Verdict", _verdict(audit, verdict)),
+        ("figures", "Figures", _figures(audit)),
+        ("matrix", "Flip matrix", _matrix(audit)),
+        ("slices", "Slices", _slices(audit)),
+        ("drivers", "Drivers of change", _drivers(audit)),
+        ("scores", "Score shift", _scores(audit)),
+        ("frontier", "Frontier", _frontier(frontier)),
+        ("flips", "Changed rows", _flips(audit)),
+        ("review", "Review plan", _review(plan, review)),
+        ("made", "How this was made", _made(audit)),
+    ]
+    present = [(name, words, body) for name, words, body in sections if body]
+    links = [tag("li", tag("a", words, href=f"#{name}")) for name, words, _ in present]
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{title}: {verdict.outcome}" if verdict is not None else title),
+        tag("style", Markup(style)),
+    )
+    body = tag(
+        "body",
+        tag("a", "Skip to the verdict", class_="skip", href="#verdict"),
+        tag("header", tag("h1", title), tag("nav", tag("ul", links), aria_label="Sections"), class_="top"),
+        tag("main", [body for _, _, body in present]),
+        tag(
+            "footer",
+            tag(
+                "p",
+                f"Made by lowchurn {audit.made()['versions'].get('lowchurn', '')}. "
+                "This page loads nothing and sends nothing.",
+            ),
+        ),
+        tag("script", Markup(script)),
+    )
+    return "<!DOCTYPE html>\n" + tag("html", head, body, lang="en") + "\n"
+
+
+def _asset(name: str) -> str:
+    return files("lowchurn.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _section(name: str, title: str, *children: Any, class_: str | None = None) -> Markup:
+    return tag(
+        "section",
+        tag("h2", title, id=f"{name}-title"),
+        *children,
+        id=name,
+        class_=class_,
+        aria_labelledby=f"{name}-title",
+    )
+
+
+def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Iterable[int] = ()) -> Markup:
+    right = set(numbers)
+    shown = []
+    for row in rows:
+        cells = [tag("th", row[0], scope="row")]
+        cells += [tag("td", cell, class_="number" if i in right else None) for i, cell in enumerate(row[1:], start=1)]
+        shown.append(tag("tr", cells))
+    head = [tag("th", h, scope="col", class_="number" if i in right else None) for i, h in enumerate(heads)]
+    table = tag("table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", shown))
+    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def _verdict(audit: Audit, verdict: Verdict | None) -> Markup:
+    said: list[Any] = []
+    if verdict is not None:
+        said += [tag("p", verdict.outcome, class_="word"), tag("p", HEADLINES[verdict.outcome], class_="lead")]
+    said.append(tag("p", headline(audit), class_="lead" if verdict is None else None))
+    if verdict is not None and verdict.checks:
+        rows = []
+        order = (FAIL, INCONCLUSIVE, PASS)
+        for check in sorted(verdict.checks, key=lambda c: order.index(c.outcome))[:MOST_CHECKS]:
+            rows.append(
+                (
+                    check.where,
+                    tag("code", check.name),
+                    check.words.removeprefix(f"{check.where}: "),
+                    tag("span", check.outcome, class_=f"outcome {check.outcome}"),
+                )
+            )
+        said.append(
+            _table(
+                "Limits, each judged on the bound of its interval and not on the point",
+                ("where", "limit", "what was found", "verdict"),
+                rows,
+            )
+        )
+    if verdict is not None and len(verdict.checks) > MOST_CHECKS:
+        said.append(tag("p", f"The first {MOST_CHECKS} of {len(verdict.checks):,} checks.", class_="muted"))
+    if verdict is not None and verdict.unjudged:
+        said.append(tag("p", f"Not judged, too few rows: {', '.join(verdict.unjudged)}.", class_="muted"))
+    if verdict is None:
+        said.append(tag("p", "No limits were set, so nothing was judged.", class_="muted"))
+    return _section(
+        "verdict",
+        "May it ship?" if verdict is not None else "What changed",
+        said,
+        class_=f"verdict {verdict.outcome if verdict is not None else ''}".strip(),
+    )
+
+
+def _figures(audit: Audit) -> Markup:
+    level = f"{audit.confidence:.0%}"
+    cards = []
+    for name, words, signed in (
+        ("churn", "changed decisions", False),
+        ("broken", "broken", False),
+        ("fixed", "fixed", False),
+        ("accuracy_change", "change in accuracy", True),
+    ):
+        e = getattr(audit, name)
+        value = share_text(e.value, signed) if e.defined else "n/a"
+        interval = (
+            f"{level}: {share_text(e.low, signed)} to {share_text(e.high, signed)}"
+            if e.defined
+            else "undefined: no labels"
+        )
+        cards.append(
+            tag(
+                "li",
+                tag("span", words, class_="what"),
+                tag("span", value, class_="figure"),
+                tag("span", interval, class_="range"),
+            )
+        )
+    rows: list[Sequence[Any]] = []
+    for name, words, signed in SHARES:
+        e = getattr(audit, name)
+        rows.append((words, tag("span", interval_text(e, signed), class_="range"), f"{e.n:,}", e.method))
+    for name, words in SOFT:
+        if name in audit.soft:
+            e = audit.soft[name]
+            rows.append((words, tag("span", number_text(e), class_="range"), f"{e.n:,}", e.method))
+    test = audit.mcnemar
+    tests = (
+        tag("p", f"{test.method}, two-sided, that as many rows were fixed as broken: p = {p_text(test.p_value)}.")
+        if audit.accuracy_change.defined
+        else None
+    )
+    notes = tag("ul", [tag("li", note) for note in audit.notes]) if audit.notes else None
+    counted = f"{audit.rows.paired:,} rows, {audit.rows.labelled:,} of them with a label."
+    table = _table(
+        f"Every figure with its {level} interval",
+        ("figure", "value and interval", "rows", "method"),
+        rows,
+        numbers=(2,),
+    )
+    return _section("figures", "Figures", tag("p", counted), tag("ul", cards, class_="cards"), table, tests, notes)
+
+
+def _matrix(audit: Audit) -> Markup:
+    table, hidden = figures.flip_matrix(audit)
+    left = tag("p", f"{hidden} classes with fewer flips are not shown.", class_="muted") if hidden else None
+    return _section(
+        "matrix",
+        "Flip matrix",
+        tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Flip matrix"),
+        left,
+    )
+
+
+def _slice_rows(slices: Sequence[Slice]) -> list[Sequence[Any]]:
+    return [
+        (
+            s.name,
+            f"{s.rows:,}",
+            interval_text(s.churn),
+            interval_text(s.broken),
+            interval_text(s.accuracy_change, signed=True),
+            p_text(s.q_value),
+        )
+        for s in slices
+    ]
+
+
+def _slices(audit: Audit) -> Markup:
+    slices = audit.slices
+    if not slices:
+        return Markup("")
+    parts: list[Any] = [
+        tag(
+            "p",
+            "Colour marks what stands out with the false-discovery rate held at 5% over all slices; "
+            "grey may be chance.",
+        )
+    ]
+    change = audit.accuracy_change
+    if change.defined:
+        drawn = figures.forest(slices, "accuracy_change", change.value, "Change in accuracy by slice", signed=True)
+        parts += [
+            tag("h3", "Change in accuracy"),
+            tag(
+                "figure",
+                drawn,
+                tag("figcaption", "The dashed line is the change over all rows. Left of zero is worse."),
+            ),
+        ]
+    drawn = figures.forest(slices, "churn", audit.churn.value, "Changed decisions by slice", signed=False)
+    parts += [
+        tag("h3", "Changed decisions"),
+        tag("figure", drawn, tag("figcaption", "The dashed line is the share over all rows.")),
+    ]
+    shown = sorted(slices, key=lambda s: (math.isnan(s.q_value), s.q_value))[:MOST_TABLE_SLICES]
+    heads = ("slice", "rows", "changed", "broken", "change in accuracy", "q")
+    parts.append(
+        tag(
+            "details",
+            tag("summary", f"Table of {len(shown):,} slices"),
+            _table("Slices, those with the surest change in accuracy first", heads, _slice_rows(shown), numbers=(1, 5)),
+        )
+    )
+    if len(shown) < len(slices):
+        parts.append(tag("p", f"{len(slices) - len(shown):,} more slices are in the JSON output.", class_="muted"))
+    return _section("slices", "Slices", parts)
+
+
+def _drivers(audit: Audit) -> Markup:
+    if not audit.judged:
+        return Markup("")
+    drivers = audit.drivers[:20]
+    if not drivers:
+        return _section(
+            "drivers",
+            "Drivers of change",
+            tag("p", "No slice or feature bin holds more flips than chance would put there (false-discovery rate 5%)."),
+        )
+    rows = [
+        (s.name, f"{s.rows:,}", interval_text(s.churn), f"{s.lift:.2f}", f"{s.excess:,.0f}", p_text(s.flips_q))
+        for s in drivers
+    ]
+    heads = ("slice or bin", "rows", "changed", "times the overall rate", "flips in excess", "q")
+    return _section(
+        "drivers",
+        "Drivers of change",
+        _table(
+            "Where more decisions flip than chance would have it (false-discovery rate 5%)",
+            heads,
+            rows,
+            numbers=(1, 3, 4, 5),
+        ),
+    )
+
+
+def _scores(audit: Audit) -> Markup:
+    if audit.shift is None:
+        return Markup("")
+    caption = tag(
+        "figcaption",
+        tag("span", class_="legend old"),
+        "before",
+        tag("span", class_="legend new"),
+        "after; rows in each bin of the ",
+        audit.shift.quantity,
+    )
+    moved = tag("p", f"{audit.moved or 0:,} of {audit.rows.paired:,} rows have other probabilities than before.")
+    return _section("scores", "Score shift", moved, tag("figure", figures.shift_figure(audit.shift), caption))
+
+
+def _frontier(points: Sequence[Mapping[str, Any]] | None) -> Markup:
+    if not points:
+        return Markup("")
+    for point in points:
+        for name in ("accuracy", "churn"):
+            if name not in point:
+                raise unknown_name("html_page", "frontier without column", name, point)
+    usable = [p for p in points if math.isfinite(float(p["accuracy"])) and math.isfinite(float(p["churn"]))]
+    if not usable:
+        return Markup("")
+    rows = [
+        (
+            f"{p.get('strategy', '')} {p.get('setting', '')}".strip() or "n/a",
+            share_text(float(p["accuracy"])),
+            share_text(float(p["churn"])),
+            share_text(float(p["broken"])) if p.get("broken") is not None else "n/a",
+            "chosen" if p.get("chosen") else "",
+        )
+        for p in usable
+    ]
+    table = _table(
+        "Settings that were tried", ("setting", "accuracy", "changed", "broken", ""), rows, numbers=(1, 2, 3)
+    )
+    drawn = tag(
+        "figure",
+        figures.frontier_figure(usable),
+        tag("figcaption", "Up is more accurate, left is fewer changed decisions."),
+    )
+    return _section(
+        "frontier",
+        "Frontier",
+        tag("p", "Every setting that was tried when the candidate was chosen."),
+        drawn,
+        tag("details", tag("summary", "Table"), table),
+    )
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    if row.get("label") is None:
+        return "no label"
+    return "broken" if row["label"] == row["old"] else "fixed" if row["label"] == row["new"] else "lateral"
+
+
+def _flips(audit: Audit) -> Markup:
+    if not audit.flips:
+        return _section("flips", "Changed rows", tag("p", "No decision changed."))
+    columns = list(audit.flips[0])
+    labelled = "label" in columns
+    heads = [*columns, *(["kind"] if labelled else [])]
+    head = [tag("th", tag("button", name, type="button"), scope="col", aria_sort="none") for name in heads]
+    rows = []
+    for flip in audit.flips:
+        cells = []
+        for i, name in enumerate(columns):
+            value = flip[name]
+            shown = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            attributes: dict[str, Any] = {"data_value": repr(value) if number else None}
+            cells.append(tag("th", shown, scope="row", **attributes) if i == 0 else tag("td", shown, **attributes))
+        if labelled:
+            kind = _kind(flip)
+            cells.append(tag("td", kind, class_=kind if kind in ("broken", "fixed") else None))
+        rows.append(tag("tr", cells))
+    size = len(audit.flips)
+    total = audit.whole.n["changed"]
+    caption = f"A random {size:,} of {total:,} changed rows" if size < total else f"All {total:,} changed rows"
+    table = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", head)),
+        tag("tbody", rows),
+        id="flip-table",
+        class_="sortable",
+        data_status="flip-status",
+    )
+    tools = tag(
+        "div",
+        tag(
+            "label",
+            "Filter ",
+            tag(
+                "input",
+                type="search",
+                data_filters="flip-table",
+                autocomplete="off",
+                placeholder="words that a row must hold",
+            ),
+        ),
+        tag(
+            "span",
+            f"{size:,} of {size:,} rows shown.",
+            id="flip-status",
+            role="status",
+            aria_live="polite",
+            class_="muted",
+        ),
+        class_="tools",
+    )
+    return _section(
+        "flips",
+        "Changed rows",
+        tools,
+        tag("div", table, class_="flips", tabindex="0", role="region", aria_label=caption),
+    )
+
+
+def _review(plan: ReviewPlan, review: Review | None) -> Markup:
+    parts: list[Any] = [
+        tag("p", "Accuracy differs only where the two models disagree, so only those rows need a person."),
+        tag("p", str(plan)),
+    ]
+    if review is not None:
+        rows = [
+            ("change in accuracy", interval_text(review.accuracy_change, signed=True)),
+            ("of the answered disagreements: fixed", interval_text(review.fixed)),
+            ("broken", interval_text(review.broken)),
+            ("wrong both ways", interval_text(review.lateral)),
+        ]
+        parts += [
+            tag("h3", "What the answers say"),
+            tag("p", str(review)),
+            _table(f"From {review.labels:,} labels", ("figure", "value and interval"), rows),
+        ]
+    return _section("review", "Review plan", parts)
+
+
+def _made(audit: Audit) -> Markup:
+    made = audit.made()
+    versions = ", ".join(f"{name} {number}" for name, number in made.pop("versions").items())
+    pairs: list[tuple[str, Any]] = [
+        ("command", tag("code", made["command"])),
+        ("old table", f"{made['old']} ({audit.rows.old:,} rows; decision: {made['decision_old']})"),
+        ("new table", f"{made['new']} ({audit.rows.new:,} rows; decision: {made['decision_new']})"),
+        ("joined on", ", ".join(made["id"])),
+        *((name, made[name]) for name in ("label", "weight", "group") if made[name]),
+        ("intervals", f"{audit.confidence:.0%}, {made['design']}"),
+        ("engine", f"{made['engine']}, {made['seconds']:.1f} s"),
+        ("versions", versions),
+        ("time", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
+    ]
+    return _section(
+        "made", "How this was made", tag("dl", join([tag("dt", name), tag("dd", value)] for name, value in pairs))
+    )

@@ -1,0 +1,218 @@
+"""Retrain from files: what ``lowchurn retrain`` does."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+from lowchurn.checks import check_choice, unknown_name
+from lowchurn.estimator import LowChurnClassifier
+from lowchurn.estimator.base import find_base
+from lowchurn.learners.base import extra_missing
+from lowchurn.persistence import write_whole
+
+WHO = "retrain"
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """The fitted model, and whether it was written: not where a certificate was asked for and not got.
+
+    Examples
+    --------
+    >>> from lowchurn.retrain import Retrained
+    >>> Retrained(model=None, written=False).written
+    False
+    """
+
+    model: Any
+    written: bool
+
+
+def retrain_files(
+    data: str | Path,
+    target: str,
+    out: str | Path,
+    base: str | Path | None = None,
+    report: str | Path | None = None,
+    estimator: str = "auto",
+    columns: dict[str, Any] | None = None,
+    trusted: list[str] | None = None,
+    **options: Any,
+) -> Retrained:
+    """Read rows and a base, retrain within the budget, write the model and a report.
+
+    Parameters
+    ----------
+    data : path
+        CSV or Parquet, with the target column.
+    target : str
+        Column of the labels.
+    out : path
+        Where the model goes, whole or not at all.
+    base : path, optional
+        The model in production; without it this is a first, plain training.
+    report : path, optional
+        Where what was measured goes, as JSON.
+    estimator : {"auto", "base", "boosting", "logistic"}
+        ``auto`` trains the base's own kind again, or boosted trees where it has none.
+    columns : dict, optional
+        ``new`` (column of booleans: rows that the base has not seen), ``weight`` (column), ``drop`` (list of columns).
+    trusted : list of str, optional
+        See :func:`lowchurn.load`.
+    **options
+        Parameters of :class:`~lowchurn.LowChurnClassifier`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from lowchurn.retrain import retrain_files
+    >>> rows = "\\n".join(f"{k % 7},{'ab'[k % 2]},{'yes' if k % 2 else 'no'}" for k in range(60))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = pathlib.Path(folder, "rows.csv").write_text("size,kind,y\\n" + rows)
+    ...     made = retrain_files(f"{folder}/rows.csv", "y", f"{folder}/first.skops", estimator="logistic")
+    ...     made.written, pathlib.Path(folder, "first.skops").exists()
+    (True, True)
+    """
+    check_choice(WHO, "estimator", estimator, ("auto", "base", "boosting", "logistic"))
+    for path in (out, report):
+        if path is not None and not Path(path).parent.is_dir():
+            raise ValueError(f"{WHO}: the folder of {str(path)!r} must exist. Make it first.")
+    table = read_table(data)
+    roles = columns or {}
+    for name in (target, roles.get("new"), roles.get("weight"), *roles.get("drop", [])):
+        if name is not None and name not in table.columns:
+            raise unknown_name(WHO, f"column of {str(data)!r}", name, map(str, table.columns))
+    missing = int(table[target].isna().sum())
+    if missing:
+        raise ValueError(f"{WHO}: the target {target!r} must not be missing, got {missing} row(s) without it.")
+    y = table[target].to_numpy()
+    new = None if roles.get("new") is None else table[roles["new"]].to_numpy().astype(bool)
+    weight = None if roles.get("weight") is None else table[roles["weight"]].to_numpy(dtype=float)
+    given = (target, roles.get("new"), roles.get("weight"), *roles.get("drop", []))
+    X = table.drop(columns=list({name for name in given if name is not None}))
+    production = None if base is None else find_base(base, trusted or ())
+    model = LowChurnClassifier(choose_estimator(estimator, production, X), base=production, **options)
+    model.fit(X, y.astype(str) if y.dtype.kind == "O" else y, weight, new=new)
+    certificate = model.certificate_
+    written = certificate is None or certificate.certified
+    if written:
+        model.save(out)
+    if report is not None:
+        write_whole(report, report_json(model, data, base, out if written else None))
+    return Retrained(model, written)
+
+
+def read_table(path: str | Path) -> Any:
+    """A CSV or Parquet file as a data frame.
+
+    Examples
+    --------
+    >>> from lowchurn.retrain import read_table
+    >>> read_table("rows.txt")
+    Traceback (most recent call last):
+    ...
+    ValueError: retrain: data must be a .csv or .parquet file, got 'rows.txt'.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise extra_missing(WHO, "pandas", "retrain") from None
+    path = Path(path)
+    readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    if path.suffix not in readers:
+        raise ValueError(f"{WHO}: data must be a .csv or .parquet file, got {str(path)!r}.")
+    if not path.is_file():
+        raise ValueError(f"{WHO}: data must be a file that is there, got {str(path)!r}.")
+    try:
+        table = readers[path.suffix](path)
+    except Exception as error:
+        raise ValueError(f"{WHO}: {str(path)!r} cannot be read as {path.suffix[1:]} ({error}).") from error
+    if len(table) == 0:
+        raise ValueError(f"{WHO}: {str(path)!r} has no rows.")
+    return table
+
+
+def choose_estimator(name: str, base: Any, X: Any) -> Any:
+    """The estimator of a name; None stands for the base's own kind, which LowChurnClassifier finds.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from lowchurn.retrain import choose_estimator
+    >>> rows = pd.DataFrame({"size": [1.0, 2.0], "kind": ["a", "b"]})
+    >>> type(choose_estimator("auto", None, rows)[-1]).__name__
+    'HistGradientBoostingClassifier'
+    """
+    trainable = isinstance(base, BaseEstimator) and hasattr(base, "fit")
+    if name == "base" and not trainable:
+        raise ValueError(f"{WHO}: estimator='base' needs a base that can be trained, got {type(base).__name__}.")
+    if name == "base" or (name == "auto" and trainable):
+        return None
+    numbers = [c for c in X.columns if X[c].dtype.kind in "fiu"]
+    words = [c for c in X.columns if X[c].dtype.kind not in "fiumM"]
+    dates = [c for c in X.columns if X[c].dtype.kind in "mM"]
+    if dates:
+        raise ValueError(f"{WHO}: {dates[:5]} hold dates. Leave them out (--drop) or turn them into numbers first.")
+    if name == "logistic":
+        onehot = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=5, sparse_output=False)
+        fill = make_pipeline(SimpleImputer(strategy="median", add_indicator=True), StandardScaler())
+        steps = ColumnTransformer([("numbers", fill, numbers), ("words", onehot, words)])
+        return Pipeline([("columns", steps), ("model", LogisticRegression(max_iter=1000))])
+    # Rare words share a code: trees take at most 255 of them.
+    codes = OrdinalEncoder(
+        handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan, max_categories=250
+    )
+    steps = ColumnTransformer([("words", codes, words), ("numbers", "passthrough", numbers)])
+    trees = HistGradientBoostingClassifier(categorical_features=list(range(len(words))) or None)
+    return Pipeline([("columns", steps), ("model", trees)])
+
+
+def report_json(model: Any, data: str | Path, base: str | Path | None, out: str | Path | None) -> bytes:
+    """What was measured, as JSON; undefined numbers are null.
+
+    Examples
+    --------
+    >>> import json
+    >>> from sklearn.datasets import load_iris
+    >>> from lowchurn import LowChurnClassifier
+    >>> from lowchurn.retrain import report_json
+    >>> model = LowChurnClassifier().fit(*load_iris(return_X_y=True))
+    >>> json.loads(report_json(model, "rows.csv", None, "m.skops"))["selection"]["trainings"]
+    1
+    """
+    certificate = model.certificate_
+    content = {
+        "data": str(data),
+        "base": None if base is None else str(base),
+        "model": None if out is None else str(out),
+        "parameters": {k: getattr(model, k) for k in ("max_churn", "churn", "select", "search", "confidence")},
+        "selection": asdict(model.selection_),
+        "selection_text": str(model.selection_),
+        "certificate": None if certificate is None else asdict(certificate),
+        "certificate_text": None if certificate is None else str(certificate),
+        "frontier": model.frontier_.records(),
+    }
+    return json.dumps(_without_nan(content), indent=1).encode()
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nan(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(v) for v in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value

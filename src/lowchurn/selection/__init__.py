@@ -1,0 +1,31 @@
+"""Which candidate, or which mixture of candidates, is served under a churn budget.
+
+``combine`` holds Algorithm 1's last step, ``search`` finds lambda with few trainings, ``certify`` tests a budget on
+rows that nothing else has seen. A mixture is served as averaged probabilities, never by drawing one of its models:
+that would be churn.
+"""
+
+from lowchurn.selection.certify import (
+    Certificate,
+    aim_for_certificate,
+    certify,
+    churn_upper_bound,
+    rows_to_certify,
+)
+from lowchurn.selection.combine import InfeasibleBudget, Mixture, combine, select_single
+from lowchurn.selection.search import LambdaSearch, predicted_churn, predicted_lambda
+
+__all__ = [
+    "Certificate",
+    "InfeasibleBudget",
+    "LambdaSearch",
+    "Mixture",
+    "aim_for_certificate",
+    "certify",
+    "churn_upper_bound",
+    "combine",
+    "predicted_churn",
+    "predicted_lambda",
+    "rows_to_certify",
+    "select_single",
+]

@@ -1,0 +1,151 @@
+"""Verdicts are judged on the bound of an interval, and say what is missing."""
+
+import math
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lowchurn
+from lowchurn.audit import Gate, Limits, junit, markdown, read_config, stats
+
+
+def audit_of(n=1000, changed=0, broken=0, fixed=0):
+    """Two classes; the first rows are broken, the next fixed, the next changed without a label."""
+    y = np.zeros(n)
+    old, new = np.zeros(n, int), np.zeros(n, int)
+    new[:broken] = 1
+    old[broken : broken + fixed] = 1
+    new[broken + fixed : broken + fixed + changed] = 1
+    y[broken + fixed : broken + fixed + changed] = np.nan
+    before = pd.DataFrame({"id": np.arange(n), "prediction": old, "y": y})
+    return lowchurn.audit(before, pd.DataFrame({"id": np.arange(n), "prediction": new}), label="y")
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome", "code"), [(0.06, "PASS", 0), (0.03, "INCONCLUSIVE", 3), (0.005, "FAIL", 1)]
+)
+@pytest.mark.parametrize("name", ["max_churn", "max_broken"])
+def test_shares_are_judged_on_the_bound(name, limit, outcome, code):
+    verdict = audit_of(n=1000, broken=27).gate(**{name: limit})
+    assert (verdict.outcome, verdict.exit_code) == (outcome, code)
+    assert bool(verdict) == (outcome == "PASS")
+
+
+@pytest.mark.parametrize(("margin", "outcome"), [(0.05, "PASS"), (0.025, "INCONCLUSIVE"), (0.004, "FAIL")])
+def test_accuracy_is_judged_on_the_bound(margin, outcome):
+    assert audit_of(n=1000, broken=30, fixed=10).gate(not_worse_than=margin).outcome == outcome
+
+
+@pytest.mark.parametrize("limits", [{"max_churn": 0.035}, {"not_worse_than": 0.03}, {"max_broken": 0.025}])
+def test_the_rows_that_are_asked_for_would_settle_it(limits):
+    small = audit_of(n=1000, broken=30, fixed=0).gate(**limits)
+    assert small.outcome == "INCONCLUSIVE" or limits == {"not_worse_than": 0.03}
+    (check,) = small.checks
+    if math.isinf(check.more_rows):  # the rate lies on the limit
+        assert limits == {"not_worse_than": 0.03}
+        return
+    factor = (check.estimate.n + check.more_rows) / 1000
+    large = audit_of(n=round(1050 * factor), broken=round(31.5 * factor))
+    assert large.gate(**limits).outcome in {"PASS", "FAIL"}
+
+
+def test_no_labels_are_no_evidence():
+    verdict = audit_of(n=100, changed=100).gate(max_broken=0.5)
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "no labelled rows" in verdict.checks[0].words
+
+
+def test_min_rows_says_how_many_are_missing():
+    verdict = audit_of(n=100).gate(min_rows=250)
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert verdict.checks[0].more_rows == 150
+    assert audit_of(n=100).gate(min_rows=100).outcome == "PASS"
+
+
+def test_one_fail_outweighs_an_inconclusive_one():
+    verdict = audit_of(n=1000, broken=30).gate(max_churn=0.001, max_broken=0.031)
+    assert verdict.outcome == "FAIL"
+    assert [c.outcome for c in verdict.checks] == ["FAIL", "INCONCLUSIVE"]
+
+
+def test_slices_the_special_rule_has_the_word_and_small_ones_are_not_judged():
+    by = np.array(["a"] * 400 + ["b"] * 590 + ["c"] * 10)
+    audit = _sliced(by)
+    gate = Gate(slices={"slice": Limits(max_churn=0.1, min_rows=50), "slice=a": {"max_churn": 0.9}})
+    verdict = audit.gate(gate)
+    assert {c.where: c.outcome for c in verdict.checks} == {"slice=b": "PASS", "slice=a": "PASS"}
+    assert verdict.unjudged == ("slice=c (10 rows)",)
+    assert audit.gate(slices={"*": {"max_churn": 0.1}}).outcome == "FAIL"
+    with pytest.raises(ValueError, match="slice=a"):
+        audit.gate(slices={"slice=z": {"max_churn": 0.1}})
+
+
+def _sliced(by):
+    before = pd.DataFrame({"id": np.arange(1000), "prediction": 0, "slice": by})
+    after = pd.DataFrame({"id": np.arange(1000), "prediction": (np.arange(1000) < 200).astype(int)})
+    return lowchurn.audit(before, after, by="slice")
+
+
+def test_many_slices_do_not_fail_by_chance():
+    """Sixty slices exactly on the limit: a plain 95 % bound would fail most releases, the widened one few."""
+    failed = 0
+    rng = np.random.default_rng(0)
+    by = np.repeat([f"s{i}" for i in range(60)], 300)
+    for _ in range(12):
+        before = pd.DataFrame({"id": np.arange(len(by)), "prediction": 0, "slice": by})
+        after = before[["id"]].assign(prediction=(rng.random(len(by)) < 0.1).astype(int))
+        failed += lowchurn.audit(before, after, by="slice").gate(slices={"*": {"max_churn": 0.1}}).outcome == "FAIL"
+    assert failed <= 3
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({}, "at least one limit"),
+        ({"max_churn": 1.5}, r"max_churn must be in \[0, 1\]"),
+        ({"max_churn": "3%"}, "max_churn must be in"),
+        ({"min_rows": 2.5}, "min_rows must be a whole number"),
+        ({"max_chrun": 0.1}, "Did you mean 'max_churn'"),
+        ({"slices": {"slice": 3}}, "must be a table"),
+        ({"slices": {"slice": {"churn": 3}}}, "unknown limit 'churn'"),
+    ],
+)
+def test_bad_limits_are_refused(limits, words):
+    with pytest.raises(ValueError, match=words):
+        audit_of(n=10).gate(**limits)
+
+
+def test_a_file_of_limits(tmp_path):
+    path = tmp_path / "lowchurn.toml"
+    path.write_text('[audit]\nid = "key"\n[gate]\nmax_churn = 0.03\n[gate.slices.country]\nmax_churn = 0.1\n')
+    read = read_config(path)
+    assert read["audit"] == {"id": "key"}
+    assert Gate.from_dict(read["gate"]).given == {"max_churn": 0.03, "slices": {"country": {"max_churn": 0.1}}}
+    wrong = {"max_churn =": "not valid TOML", "[gates]\n": "Did you mean 'gate'", "gate = 3": "must be a table"}
+    for text, words in wrong.items():
+        path.write_text(text)
+        with pytest.raises(ValueError, match=words):
+            read_config(path)
+
+
+def test_junit_and_markdown_hold_any_slice_name():
+    by = np.array(["<b>|*", "bell \x07", "\ud7ff&", "plain"] * 250)
+    audit = _sliced(by)
+    verdict = audit.gate(max_churn=0.5, slices={"*": {"max_churn": 0.01, "min_rows": 1}})
+    suite = ElementTree.fromstring(junit(audit, verdict))
+    assert suite.get("failures") == "4"
+    assert len(suite.findall("testcase/failure")) == 4
+    text = markdown(audit, verdict)
+    assert text.startswith("## Model audit: FAIL")
+    assert "&lt;b&gt;\\|\\*" in text
+    table = [line for line in text.splitlines() if "slice=" in line]
+    assert all(line.replace("\\|", "").count("|") in (5, 6) for line in table)
+
+
+def test_non_inferiority_is_offered_as_a_test():
+    audit = audit_of(n=2000, broken=20, fixed=20)
+    assert audit.not_worse_than(0.02).p_value < 0.001
+    assert audit.not_worse_than(0.001).p_value > 0.1
+    assert audit.mcnemar.p_value == stats.mcnemar(20, 20).p_value

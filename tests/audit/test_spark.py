@@ -1,0 +1,61 @@
+"""The same numbers from Spark as from DuckDB, on a local session."""
+
+import os
+import sys
+
+import pytest
+
+import lowchurn
+from tests.audit.conftest import make_tables
+from tests.audit.test_counts import flat
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark():
+    pyspark = pytest.importorskip("pyspark.sql")
+    import ibis
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    session = (
+        pyspark.SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    yield ibis.pyspark.connect(session)
+    session.stop()
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_spark_and_duckdb_give_the_same_numbers(spark, tmp_path, grouped):
+    old, new = make_tables(300, 3, seed=7, labelled=0.8)
+    arguments = {"label": "y", "by": ["country", "age"], "weight": "w", "bootstrap": 100}
+    if grouped:
+        arguments["group"] = "customer"
+    here = lowchurn.audit(old, new, **arguments)
+    tables = []
+    for name, frame in (("old", old), ("new", new)):
+        frame.to_parquet(tmp_path / f"{name}.parquet", index=False)
+        tables.append(spark.read_parquet(str(tmp_path / f"{name}.parquet"), table_name=f"{name}_{grouped}"))
+    there = lowchurn.audit(*tables, **arguments)
+    for part in ("rows", "estimates", "soft", "slices", "drivers", "flip_matrix", "classes"):
+        assert flat(there.to_dict()[part]) == pytest.approx(flat(here.to_dict()[part])), part
+    answers = there.disputed(5)
+    assert len(answers) == 5
+    review = there.with_labels(answers.assign(label=answers.answer_1))
+    assert review.labels == 5
+
+
+def test_spark_refuses_what_duckdb_refuses(spark, tmp_path):
+    old, new = make_tables(50, 2)
+    tables = []
+    for name, frame in (("o", old), ("n", new.iloc[:-2])):
+        frame.to_parquet(tmp_path / f"{name}.parquet", index=False)
+        tables.append(spark.read_parquet(str(tmp_path / f"{name}.parquet"), table_name=f"short_{name}"))
+    with pytest.raises(ValueError, match="2 ids are only in the old table"):
+        lowchurn.audit(*tables)
+    assert lowchurn.audit(*tables, on_mismatch="inner").rows.paired == 48

@@ -1,0 +1,114 @@
+"""The GPU paths against the same training on the CPU in double precision. ``make test-gpu``."""
+
+import numpy as np
+import pytest
+import torch
+
+from lowchurn.nets import train
+from lowchurn.nets.networks import convnet, fcn, transformer
+from lowchurn.nets.stacks.base import Settings
+from lowchurn.nets.stacks.convnet import ConvnetStack
+from lowchurn.nets.starts import fresh_state
+from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
+from tests.nets.test_train import SETTINGS, WORLDS, make_tasks
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+def moved_error(name, one, two, start):
+    """Relative error of what training changed, not of the weights, most of which is their start."""
+    return float((one - two).norm() / (two - start).norm())
+
+
+def compare(network, X, y, settings, tolerance, **options):
+    tasks = make_tasks(network, X, y, settings)
+    reference = train(network, X, tasks, device="cpu", dtype="float64", **options)
+    untouched = train(network, X, tasks, device="cpu", dtype="float64", learning_rate=0.0, epochs=1)
+    gpu = train(network, X, tasks, device="cuda", **options)
+    again = train(network, X, tasks, device="cuda", **options)
+    np.testing.assert_allclose(gpu.loss, reference.loss, rtol=tolerance)
+    for name, value in reference.state.items():
+        if name == "qkv.bias" or not value.is_floating_point():
+            continue
+        got = gpu.state[name].double().cpu()
+        assert moved_error(name, got, value, untouched.state[name]) < tolerance, name
+    return gpu, again
+
+
+@pytest.mark.parametrize("size", [7, 100, 300])
+@pytest.mark.parametrize("loss", ["log", "squared"])
+def test_fused_fcn(size, loss):
+    _, (X, y) = WORLDS["fcn"]
+    gpu, again = compare(fcn(size, inputs=5, classes=3), X, y, SETTINGS, 2e-3, epochs=3, batch_size=16, loss=loss)
+    for name, value in gpu.state.items():
+        assert torch.equal(value, again.state[name]), "not repeatable"
+
+
+def test_fused_fcn_with_many_classes_and_inputs():
+    rng = np.random.default_rng(0)
+    for d, m in ((16, 26), (108, 3)):
+        X = rng.normal(size=(150, d))
+        y = rng.integers(3, size=150)
+        network = fcn(200, inputs=d, classes=3 if m == 3 else 26)
+        if m == 26:
+            from lowchurn.nets import strategy_tasks
+
+            labels = rng.integers(26, size=150)
+            tasks = strategy_tasks(
+                [ColdStart()], rows=np.arange(100), y=labels, classes=26, validation=np.arange(100, 150), seed=1
+            )
+            one = train(network, X, tasks, epochs=3, device="cuda")
+            two = train(network, X, tasks, epochs=3, device="cpu", dtype="float64")
+            np.testing.assert_allclose(one.loss, two.loss, rtol=1e-3)
+        else:
+            compare(network, X, y, [ColdStart(), Distill(0.5), Mixup(0.3)], 2e-3, epochs=3)
+
+
+def test_neighbours_do_not_matter_on_the_gpu():
+    _, (X, y) = WORLDS["fcn"]
+    network = fcn(300, inputs=5, classes=3)
+    tasks = make_tasks(network, X, y, SETTINGS)
+    together = train(network, X, tasks, epochs=6, patience=1, device="cuda")
+    apart = train(network, X, tasks, epochs=6, patience=1, device="cuda", memory_limit=1.0)
+    for name, value in together.state.items():
+        torch.testing.assert_close(apart.state[name], value, rtol=0, atol=0)
+
+
+def test_convnets_in_float32():
+    network, (X, y) = WORLDS["convnet"]
+    compare(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)], 2e-2, epochs=2, precision="float32")
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (26, 30, 3)])
+def test_fused_convolutions_give_the_gradients_of_plain_ones(shape):
+    rng = np.random.default_rng(0)
+    network = convnet(4, shape=shape, classes=3)
+    device = torch.device("cuda")
+    params = fresh_state(network, network, torch.arange(6, device=device), torch.float32)
+    x = torch.tensor(rng.normal(size=(6, 20, *shape)), device=device, dtype=torch.float32)
+    targets = torch.tensor(rng.dirichlet(np.ones(3), size=(6, 20)), device=device, dtype=torch.float32)
+    weights = torch.tensor(rng.uniform(size=(6, 20)), device=device, dtype=torch.float32)
+    stacks = {
+        precision: ConvnetStack(network, params, Settings(device, torch.float32, precision=precision))
+        for precision in ("ieee", "bfloat16")
+    }
+    for stack in stacks.values():
+        stack.steps = 1
+        stack.step(x, targets, weights, None)  # 20 rows: a partial batch, which the kernels pad
+    assert stacks["bfloat16"].kernels is not None
+    assert stacks["ieee"].kernels is None
+    moments = {p: stack.store.views(stack.first) for p, stack in stacks.items()}
+    for name, exact in moments["ieee"].items():
+        error = (moments["bfloat16"][name] - exact).norm() / exact.norm()
+        assert error < 0.15, f"{name}: {error}"  # bfloat16 keeps 8 bits, and rounding moves some winners of a pool
+
+
+def test_transformers():
+    network, (X, y) = WORLDS["transformer"]
+    compare(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3)], 5e-2, epochs=2)
+    assert isinstance(network, type(transformer(1)))
+
+
+def test_any_module():
+    network, (X, y) = WORLDS["own"]
+    compare(network, X, y, [ColdStart(), Distill(0.4)], 5e-2, epochs=2)

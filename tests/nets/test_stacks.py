@@ -1,0 +1,75 @@
+"""Fast paths against the path of any module, over many shapes."""
+
+import numpy as np
+import pytest
+import torch
+
+from lowchurn.nets import Task, train
+from lowchurn.nets.losses import batch_gradient, target_gradient, twin_gradient
+from lowchurn.nets.networks import convnet, fcn
+
+SHAPES = [(1, 1, 2), (1, 130, 2), (3, 17, 5), (20, 1000, 2), (110, 33, 26), (7, 129, 3)]
+
+
+@pytest.mark.parametrize(("inputs", "units", "classes"), SHAPES)
+@pytest.mark.parametrize("rows", [5, 70])
+def test_fcn_kernels_over_shapes(inputs, units, classes, rows):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows + 10, inputs))
+
+    def task(seed, **kind):
+        return Task(
+            rows=rng.permutation(rows),
+            targets=rng.dirichlet(np.ones(classes), rows) * rng.uniform(0.5, 1, size=(rows, 1)),
+            validation=np.arange(rows, rows + 10),
+            validation_targets=np.eye(classes)[rng.integers(classes, size=10)],
+            weights=rng.uniform(size=rows),
+            seed=seed,
+            **kind,
+        )
+
+    tasks = [task(0), task(1, mixing=0.4), task(2, coupling=0.3), task(3, coupling=0.7, mixing=0.2)]
+    network = fcn(units, inputs=inputs, classes=classes)
+    for loss in ("log", "squared"):
+        options = {"epochs": 2, "device": "cpu", "dtype": "float64", "loss": loss}
+        fast = train(network, X, tasks, **options)
+        slow = train(network, X, tasks, generic=True, **options)
+        for name, value in slow.state.items():
+            torch.testing.assert_close(fast.state[name], value, rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(fast.loss, slow.loss, rtol=1e-10)
+        np.testing.assert_allclose(fast.logits(X), slow.logits(X), atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(12, 12, 1), (13, 15, 3)])
+def test_convolutions_over_shapes(shape):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, *shape)), rng.integers(3, size=30)
+    task = Task(np.arange(20), np.eye(3)[y[:20]], np.arange(20, 30), np.eye(3)[y[20:]], seed=1)
+    network = convnet(2, shape=shape, classes=3)
+    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "dtype": "float64"}
+    fast, slow = (train(network, X, [task], generic=g, **options) for g in (False, True))
+    for name, value in slow.state.items():
+        torch.testing.assert_close(fast.state[name], value, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_gradients_at_the_logits_are_those_of_autograd(squared):
+    torch.manual_seed(0)
+    logits = torch.randn(4, 6, 3, dtype=torch.float64, requires_grad=True)
+    targets, weights = torch.rand(4, 6, 3).double(), torch.rand(4, 6).double()
+    coupling = torch.tensor([0.3, 0.8], dtype=torch.float64)
+    own = target_gradient(logits, targets, squared)[0]
+    between = twin_gradient(logits[::2], logits[1::2], squared)[0].repeat_interleave(2, dim=0)
+    share = coupling.repeat_interleave(2).view(-1, 1)
+    # each pair's loss between the two counts once, though both rows of the table hold it
+    same = weights.view(2, 2, 6)[:, :1].expand(2, 2, 6).reshape(4, 6)  # twins share their rows' weights
+    loss = (same * ((1 - share) * own + share * between / 2)).sum() / 6
+    (expected,) = torch.autograd.grad(loss, logits)
+    got = batch_gradient(logits.detach(), targets, same, squared, coupling)
+    torch.testing.assert_close(got, expected)
+
+
+def test_float32_kernels_notice_what_diverges():
+    X = np.full((20, 3), 1e30, dtype="float32")
+    task = Task(np.arange(10), np.eye(2)[np.arange(10) % 2], np.arange(10, 20), np.eye(2)[np.arange(10) % 2])
+    assert train(fcn(8, inputs=3, classes=2), X, [task], device="cpu").status[0].startswith("failed")
