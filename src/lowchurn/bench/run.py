@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -89,6 +90,8 @@ def run(
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"bench: {name} must be a whole number of at least 1, got {value!r}.")
     on_gpu = _on_gpu(device)
+    if on_gpu:
+        _give_back_memory()  # what an earlier run in this process has kept
     begun, version = time.perf_counter(), code_version()
     loaded: dict[tuple[str, bool], Data] = {}
     for name in datasets:
@@ -136,8 +139,15 @@ def _in_parallel(work: Callable[[Block], None], blocks: list[Block], workers: in
     """Each worker on a stream of its own: kernels of several blocks share the GPU."""
     import torch
 
+    own = threading.local()  # a stream keeps its memory, so a worker must not take another one for each block
+
     def on_own_stream(one: Block) -> None:
-        with torch.cuda.stream(torch.cuda.Stream()) if torch.cuda.is_available() else torch.no_grad():
+        if not torch.cuda.is_available():
+            work(one)
+            return
+        if not hasattr(own, "stream"):
+            own.stream = torch.cuda.Stream()
+        with torch.cuda.stream(own.stream):
             work(one)
 
     with ThreadPoolExecutor(workers) as pool:
@@ -226,6 +236,13 @@ def _on_gpu(device: str) -> bool:
     import torch
 
     return torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
+
+
+def _give_back_memory() -> None:
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
 
 
 def _gpu_memory() -> float:
