@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -56,6 +58,7 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=None)
     parser.add_argument("--epochs", type=int, default=None, help="fewer, for a quick look")
     parser.add_argument("--datasets", nargs="*", default=None)
+    parser.add_argument("--parts", nargs="*", default=None, help="some parts of the plan, such as fcn-100")
     parser.add_argument("--warm-up", type=int, default=0, metavar="N", help="compile kernels with N processes first")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -66,10 +69,17 @@ def main() -> None:
         took["warm-up"] = time.perf_counter() - began
         print(f"warm-up: {took['warm-up']:.1f} s", flush=True)
     counts = {}
+
+    def tell(line: str) -> None:
+        print(line, flush=True)
+        save(store, chosen, took, counts)  # block by block: the machine's time may end at any moment
+
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
         try:
             for name, datasets, protocols, settings in PLANS[chosen.plan]:
+                if chosen.parts and name not in chosen.parts:
+                    continue
                 began = time.perf_counter()
                 if chosen.epochs:
                     protocols = [Protocol(**(vars(p) | {"epochs": chosen.epochs})) for p in protocols]
@@ -83,7 +93,7 @@ def main() -> None:
                     device=chosen.device,
                     jobs=chosen.jobs,
                     block=chosen.block,
-                    tell=lambda line: print(line, flush=True),
+                    tell=tell,
                 )
                 took[name] = time.perf_counter() - began
                 print(f"{chosen.plan}, {name}: {took[name]:.1f} s {counts[name]}", flush=True)
@@ -93,9 +103,11 @@ def main() -> None:
 
 
 def save(store: Store, chosen: argparse.Namespace, took: dict, counts: dict) -> None:
-    with tarfile.open(chosen.out / f"{chosen.plan}.tar", "w") as tar:
+    beside = chosen.out / f".{chosen.plan}-{threading.get_ident()}"
+    with tarfile.open(beside, "w") as tar:
         for path in sorted(store.segments.glob("[0-9]*")):
             tar.add(path, f"segments/{path.name}")
+    os.replace(beside, chosen.out / f"{chosen.plan}.tar")
     facts = {"plan": chosen.plan, "trials": chosen.trials, "seconds": took, "rows": counts, "version": code_version()}
     (chosen.out / f"{chosen.plan}.timings.json").write_text(json.dumps(facts, indent=2) + "\n")
 
@@ -112,6 +124,7 @@ def warm_up(chosen: argparse.Namespace) -> None:
             command = [sys.executable, __file__, chosen.plan, "--inputs", chosen.inputs, "--out", f"{folder}/{name}"]
             command += ["--trials", "1", "--epochs", "1", "--jobs", "1", "--block", "1"]
             command += ["--device", chosen.device, "--datasets", name]
+            command += ["--parts", *chosen.parts] if chosen.parts else []
             running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         for process in running:
             if process.wait():
