@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn.bench.store import Row
-from lowchurn.bench.tables import METHODS, ablation_table, averages, beside_the_paper, choose, cold_accuracy_table
+from lowchurn.bench.tables import METHODS, Averages, ablation_table, averaged, beside_the_paper, cold_accuracy_table
 from lowchurn.metrics import cost_curve, pareto_front
 
 COLOURS = dict(
@@ -68,10 +68,10 @@ def _label(place: tuple) -> str:
     return f"{place[0]}, {place[1]}, {place[2]}"
 
 
-def pareto_points(rows: Iterable[Row], variant: dict[str, Any]) -> list[dict[str, Any]]:
+def pareto_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> list[dict[str, Any]]:
     """The points of each method's Pareto front: error and churn in percent, averaged over trials."""
     points = []
-    for place, settings in sorted(averages(choose(rows, variant)).items()):
+    for place, settings in sorted(averaged(rows, variant).items()):
         for method in METHODS:
             some = [(s, a) for (name, s), a in settings.items() if name == method and a.trials]
             if not some:
@@ -84,7 +84,7 @@ def pareto_points(rows: Iterable[Row], variant: dict[str, Any]) -> list[dict[str
     return points
 
 
-def pareto_figure(rows: Iterable[Row], variant: dict[str, Any]) -> Any:
+def pareto_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any:
     """Error against churn, one panel a data set and network, one front a method."""
     alt = _altair()
     chart = alt.Chart(alt.Data(values=pareto_points(rows, variant)))
@@ -96,10 +96,10 @@ def pareto_figure(rows: Iterable[Row], variant: dict[str, Any]) -> Any:
     return _styled(panels.resolve_scale(x="independent", y="independent"), "Pareto fronts of error and churn")
 
 
-def cost_points(rows: Iterable[Row], variant: dict[str, Any]) -> list[dict[str, Any]]:
+def cost_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> list[dict[str, Any]]:
     """The least cost of each method for each weight of churn, in percent."""
     points = []
-    for place, settings in sorted(averages(choose(rows, variant)).items()):
+    for place, settings in sorted(averaged(rows, variant).items()):
         for method in METHODS:
             some = [a for (name, _), a in settings.items() if name == method and a.trials]
             if some:
@@ -111,7 +111,7 @@ def cost_points(rows: Iterable[Row], variant: dict[str, Any]) -> list[dict[str, 
     return points
 
 
-def cost_figure(rows: Iterable[Row], variant: dict[str, Any]) -> Any:
+def cost_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any:
     """The least ``(1 - w) error + w churn`` over a method's settings, against ``w``."""
     alt = _altair()
     chart = alt.Chart(alt.Data(values=cost_points(rows, variant)))
@@ -124,7 +124,7 @@ def cost_figure(rows: Iterable[Row], variant: dict[str, Any]) -> Any:
     return _styled(panels, "Cost of error and churn together")
 
 
-def paper_figure(rows: Iterable[Row], variant: dict[str, Any], table: Any) -> Any | None:
+def paper_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any], table: Any) -> Any | None:
     """Our churn at cold accuracy against the paper's, a point for each data set and method; None without numbers."""
     both = beside_the_paper(cold_accuracy_table(rows, variant, table))
     if both is None:
@@ -155,7 +155,7 @@ def paper_figure(rows: Iterable[Row], variant: dict[str, Any], table: Any) -> An
     return _styled((line + points).properties(width=460, height=420), "Churn at cold accuracy: ours and the paper's")
 
 
-def ablation_figure(rows: Iterable[Row], variant: dict[str, Any]) -> Any | None:
+def ablation_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any | None:
     """Churn at cold accuracy from distillation to the anchor method; None without such rows."""
     table = ablation_table(rows, variant)
     values = [

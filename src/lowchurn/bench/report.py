@@ -12,6 +12,7 @@ from lowchurn.bench.store import FINISHED, Row, Store
 from lowchurn.bench.tables import (
     Table,
     ablation_table,
+    averages,
     beside_the_paper,
     choose,
     cold_accuracy_table,
@@ -36,7 +37,7 @@ figure { margin: 1em 0; overflow-x: auto; }
 def all_tables(rows: list[Row]) -> Iterator[tuple[dict[str, Any], Table]]:
     """Every table that the rows fill, variant by variant."""
     for variant in variants(rows):
-        some = choose(rows, variant)
+        some = averages(choose(rows, variant))
         whole = cold_accuracy_table(some, variant)
         if any(cell.value is not None for _, cells in whole.rows for cell in cells):
             for paper in TABLES:
@@ -75,7 +76,7 @@ def write_figures(store: Store, out: Path) -> list[tuple[str, Path]]:
     out.mkdir(parents=True, exist_ok=True)
     rows, made = _rows(store), []
     for variant in variants(rows):
-        some = choose(rows, variant)
+        some = averages(choose(rows, variant))
         charts = {
             "pareto": figures.pareto_figure(some, variant),
             "cost": figures.cost_figure(some, variant),

@@ -116,6 +116,9 @@ def _csv_cell(cell: Cell) -> tuple[str, int]:
     return "" if math.isnan(cell.value) else repr(cell.value), cell.trials
 
 
+Averages = dict[tuple, dict[tuple[str, str], Average]]
+
+
 def variants(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """Every combination of scale, patience, loss, epochs, seed and start that the rows hold."""
     found: dict[tuple, set[str]] = {}
@@ -152,7 +155,12 @@ def choose(rows: Iterable[Row], variant: dict[str, Any]) -> list[Row]:
     ]
 
 
-def averages(rows: Iterable[Row]) -> dict[tuple, dict[tuple[str, str], Average]]:
+def averaged(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Averages:
+    """The averages of a variant's rows; averages that are made already stay what they are."""
+    return rows if isinstance(rows, dict) else averages(choose(rows, variant))
+
+
+def averages(rows: Iterable[Row]) -> Averages:
     """(data set, network, sizes) -> (strategy, setting) -> its average over trials."""
     groups: dict[tuple, dict[tuple[str, str], list[Row]]] = {}
     for row in rows:
@@ -193,7 +201,10 @@ def at_cold_accuracy(settings: dict[tuple[str, str], Average], method: str) -> C
 
 
 def cold_accuracy_table(
-    rows: Iterable[Row], variant: dict[str, Any], table: PaperTable | None = None, methods: Sequence[str] = METHODS
+    rows: Iterable[Row] | Averages,
+    variant: dict[str, Any],
+    table: PaperTable | None = None,
+    methods: Sequence[str] = METHODS,
 ) -> Table:
     """Churn at cold accuracy in percent, for one table of the paper or for all that is in the rows.
 
@@ -214,7 +225,7 @@ def cold_accuracy_table(
     | wine | fcn-10 | 10/5/10 | 10.00 | missing | **4.00** |
     <BLANKLINE>
     """
-    found = averages(choose(rows, variant))
+    found = averaged(rows, variant)
     lines: list[tuple[tuple[str, ...], list[Cell]]] = []
     failed, short = 0, False
     width = 3 if table is None else 1 + (len(table.networks) > 1)
@@ -254,9 +265,9 @@ def _least(cells: list[Cell]) -> set[int]:
     return {i for i, value in values.items() if value == min(values.values())} if len(values) > 1 else set()
 
 
-def error_bands(rows: Iterable[Row], variant: dict[str, Any], table: PaperTable | None = None) -> Table:
+def error_bands(rows: Iterable[Row] | Averages, variant: dict[str, Any], table: PaperTable | None = None) -> Table:
     """Standard errors of error and churn in percent, averaged over all settings of all methods."""
-    found = averages(choose(rows, variant))
+    found = averaged(rows, variant)
     lines = []
     for place in _places(found, table):
         some = [a for a in found.get(place, {}).values() if a.trials > 1]
@@ -301,9 +312,9 @@ def beside_the_paper(table: Table) -> Table | None:
     return Table(f"{table.name}-paper", caption, table.labels, columns, lines, table.trials, notes=table.notes)
 
 
-def ablation_table(rows: Iterable[Row], variant: dict[str, Any]) -> Table:
+def ablation_table(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Table:
     """Churn at cold accuracy as the true label replaces the distilled one on more of the base's wrong rows."""
-    found = averages(choose(rows, variant))
+    found = averaged(rows, variant)
     lines: list[tuple[tuple[str, ...], list[Cell]]] = []
     columns: list[float] = []
     for place, settings in sorted(found.items()):
