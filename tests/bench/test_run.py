@@ -175,3 +175,20 @@ def test_bad_calls_are_one_clear_line(arguments, message, tmp_path):
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.gpu
+def test_a_gpu_comes_to_the_same_averages(tmp_path):
+    protocol = Protocol(network="fcn-64", initial=300, validation=100, batch=300, scale=True, epochs=15)
+    some = paper_settings("warm", ["cold", "mixup", "co-dist", "distill"])
+    for device in ("cpu", "cuda"):
+        counts = run(Store(tmp_path / device), ["digits"], [protocol], some, 10, device=device, jobs=2, block=5)
+        assert counts == {"there": 0, "new": 280, "failed": 0}
+    rows = {device: Store(tmp_path / device).rows() for device in ("cpu", "cuda")}
+    for name in {row["strategy"] for row in rows["cpu"]}:
+        for column in ("accuracy", "churn"):
+            means = [
+                sum(r[column] for r in some if r["strategy"] == name) / sum(r["strategy"] == name for r in some)
+                for some in rows.values()
+            ]
+            assert means[0] == pytest.approx(means[1], abs=0.01)  # the same seeds: only rounding differs
