@@ -51,6 +51,9 @@ EDGES = {
     "skops": ("learners/rows.py",),
     "onnxruntime": ("estimator/base.py",),
     "pandas": ("retrain.py", "estimator/frontier.py", "bench/", "report/", "audit/"),
+    "datasets": ("bench/fetch.py",),
+    "huggingface_hub": ("bench/fetch.py",),
+    "pyarrow": ("audit/", "bench/"),
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))

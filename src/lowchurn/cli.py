@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from lowchurn import __version__
+from lowchurn.bench.commands import bench_app, data_app
 
 app = typer.Typer(
     help="Retrain a classifier so that few of its decisions change, and prove it.",
@@ -16,6 +17,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench_app, name="bench")
+app.add_typer(data_app, name="data")
 errors = Console(stderr=True)
 
 
@@ -152,7 +155,7 @@ def main() -> None:
     """Entry point: a bad value is one clear line and exit code 2, never a traceback."""
     try:
         app()
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError) as error:
         errors.print("[bold red]error:[/]", end=" ")
         errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(2) from None

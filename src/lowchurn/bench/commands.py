@@ -1,0 +1,190 @@
+"""``lowchurn bench`` and ``lowchurn data``: parse and call."""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+bench_app = typer.Typer(help="Run the paper's experiments; make their tables and figures.", no_args_is_help=True)
+data_app = typer.Typer(help="The data sets of the experiments.", no_args_is_help=True)
+
+StoreOption = Annotated[Path, typer.Option("--store", help="Folder of results.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", envvar="LOWCHURN_DATA", help="Folder of data sets, or a prepared file.")
+]
+OutOption = Annotated[Path, typer.Option("--out", help="Folder for what is made.")]
+STORE = Path("bench-store")
+
+
+@bench_app.command("run")
+def run_command(
+    datasets: Annotated[
+        list[str], typer.Argument(help="Data sets or groups: openml, mnist-variants, celeba, built-in, ...")
+    ],
+    store: StoreOption = STORE,
+    data: DataOption = None,
+    network: Annotated[list[str] | None, typer.Option(help="Such as fcn-1000; may be given often.")] = None,
+    strategy: Annotated[list[str] | None, typer.Option(help="Such as distill; all without it.")] = None,
+    start: Annotated[str, typer.Option(help="Where strategies start: warm, cold, both or default.")] = "warm",
+    ablation: Annotated[bool, typer.Option("--ablation", help="The steps from distillation to anchor.")] = False,
+    trials: Annotated[int, typer.Option(help="Trials of each setting.")] = 100,
+    initial: Annotated[list[int] | None, typer.Option(help="Rows of the base; may be given often.")] = None,
+    validation: Annotated[int | None, typer.Option(help="Rows to stop on: 100, or 1000 from 10000.")] = None,
+    batch: Annotated[int, typer.Option(help="Rows of the update.")] = 1000,
+    scale: Annotated[bool, typer.Option("--scale", help="Standardise the features.")] = False,
+    patience: Annotated[int, typer.Option(help="Epochs without improvement before a model stops.")] = 5,
+    loss: Annotated[str, typer.Option(help="log or squared.")] = "log",
+    epochs: Annotated[int, typer.Option(help="At most so many.")] = 300,
+    seed: Annotated[int, typer.Option(help="Another one gives other draws.", min=0)] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    jobs: Annotated[int | None, typer.Option(help="Blocks at a time.")] = None,
+    block: Annotated[int | None, typer.Option(help="Trials trained together: what a kill may cost.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed models again.")] = False,
+) -> None:
+    """Train and measure what the store does not hold yet; the same command goes on where it was stopped."""
+    from lowchurn.bench.ablation import ablation_settings
+    from lowchurn.bench.loading import expand
+    from lowchurn.bench.protocol import Protocol, paper_settings
+    from lowchurn.bench.run import run
+    from lowchurn.bench.store import Store
+
+    protocols = [
+        Protocol(
+            network=name,
+            initial=size,
+            validation=validation or (1000 if size >= 10000 else 100),
+            batch=batch,
+            scale=scale,
+            patience=patience,
+            loss=loss,
+            epochs=epochs,
+            seed=seed,
+        )
+        for name in network or ["fcn-1000"]
+        for size in initial or [1000]
+    ]
+    settings = ablation_settings(start) if ablation else paper_settings(start, strategy or ())
+    counts = run(
+        Store(store),
+        expand(datasets),
+        protocols,
+        settings,
+        trials,
+        data=data,
+        device=device,
+        dtype=dtype,
+        jobs=jobs,
+        block=block,
+        retry_failed=retry_failed,
+        tell=typer.echo,
+    )
+    typer.echo(f"{counts['new']} new models, {counts['failed']} failed, {counts['there']} were there.")
+
+
+@bench_app.command("status")
+def status_command(store: StoreOption = STORE) -> None:
+    """Say what the store holds."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from lowchurn.bench.run import summary
+    from lowchurn.bench.store import Store
+
+    lines = summary(Store(store))
+    if not lines:
+        typer.echo(f"{store} holds no rows.")
+        return
+    table = Table()
+    for heading in lines[0]:
+        table.add_column(heading)
+    for line in lines:
+        table.add_row(*(str(value) for value in line.values()))
+    Console(width=200, soft_wrap=True).print(table)
+
+
+@bench_app.command("tables")
+def tables_command(store: StoreOption = STORE, out: OutOption = Path("bench-tables")) -> None:
+    """Write every table that the store fills, as Markdown, CSV and LaTeX."""
+    from lowchurn.bench.report import write_tables
+    from lowchurn.bench.store import Store
+
+    for path in write_tables(Store(store), out):
+        typer.echo(path)
+
+
+@bench_app.command("report")
+def report_command(store: StoreOption = STORE, out: OutOption = Path("bench-report")) -> None:
+    """Make one page of all tables and figures."""
+    from lowchurn.bench.report import write_report
+    from lowchurn.bench.store import Store
+
+    typer.echo(write_report(Store(store), out))
+
+
+@bench_app.command("import")
+def import_command(
+    sources: Annotated[list[Path], typer.Argument(help="Other stores: folders or tar files.")],
+    store: StoreOption = STORE,
+) -> None:
+    """Add the rows of other stores, such as one from a GPU machine."""
+    from lowchurn.bench.run import copy_rows
+    from lowchurn.bench.store import Store
+
+    for source in sources:
+        with tempfile.TemporaryDirectory() as folder:
+            place = source
+            if source.is_file():
+                if not tarfile.is_tarfile(source):
+                    raise ValueError(f"bench import: {source} is neither a folder nor a tar file.")
+                with tarfile.open(source) as tar:
+                    tar.extractall(folder, filter="data")
+                place = Path(folder)
+            if not (place / "segments").is_dir():
+                raise ValueError(f"bench import: {source} is not a store: it has no folder named segments.")
+            typer.echo(f"{source}: {copy_rows(Store(place), Store(store))} new rows")
+
+
+@bench_app.command("prepare")
+def prepare_command(
+    path: Annotated[Path, typer.Argument(help="File to write (.npz).")],
+    datasets: Annotated[list[str] | None, typer.Argument(help="Data sets or groups; openml without it.")] = None,
+    data: DataOption = None,
+) -> None:
+    """Pack data sets into one file that needs nothing but numpy to read."""
+    from lowchurn.bench.loading import prepare
+
+    prepare(path, datasets or ["openml"], data)
+    typer.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+
+
+@data_app.command("list")
+def list_command(data: DataOption = None) -> None:
+    """Say which data sets there are, and which of them are here."""
+    from lowchurn.bench.datasets import DATASETS
+    from lowchurn.bench.loading import available
+
+    here = available(data)
+    lines = [(spec.name, spec.group, spec.source, here.get(spec.name, "-")) for spec in DATASETS]
+    lines += [(name, "own", "-", here[name]) for name in sorted(set(here) - {spec.name for spec in DATASETS})]
+    for name, group, source, place in [("data set", "group", "source", "here"), *lines]:
+        typer.echo(f"{name:28}{group:10}{source:40}{place}")
+
+
+@data_app.command("fetch")
+def fetch_command(
+    names: Annotated[list[str], typer.Argument(help="Data sets or groups.")],
+    data: Annotated[Path, typer.Option("--data", envvar="LOWCHURN_DATA", help="Folder to put them into.")],
+    again: Annotated[bool, typer.Option("--again", help="Also what is there already.")] = False,
+) -> None:
+    """Get data sets from the internet."""
+    from lowchurn.bench.fetch import fetch
+    from lowchurn.bench.loading import expand
+
+    for name in expand(names):
+        path = fetch(name, data, again=again)
+        typer.echo(f"{name}: {path or 'comes with scikit-learn'}")

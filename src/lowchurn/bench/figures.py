@@ -1,0 +1,187 @@
+"""Figures as pure functions of the store's rows, in one style: Okabe and Ito's colours, which everybody can tell apart.
+
+Needs altair and vl-convert (``pip install "lowchurn[report]"``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowchurn.bench.store import Row
+from lowchurn.bench.tables import METHODS, Averages, ablation_table, averaged, beside_the_paper, cold_accuracy_table
+from lowchurn.metrics import cost_curve, pareto_front
+
+COLOURS = dict(
+    zip(
+        METHODS,
+        ("#000000", "#999999", "#56B4E9", "#E69F00", "#009E73", "#0072B2", "#CC79A7", "#D55E00"),
+        strict=True,
+    )
+)
+SHAPES = dict(
+    zip(
+        METHODS,
+        ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "circle"),
+        strict=True,
+    )
+)
+WEIGHTS = np.linspace(0, 1, 41)
+
+
+def _altair() -> Any:
+    try:
+        import altair
+        import vl_convert  # noqa: F401 - it writes the files
+    except ImportError as error:
+        raise ImportError('figures need altair and vl-convert: pip install "lowchurn[report]"') from error
+    altair.data_transformers.disable_max_rows()
+    return altair
+
+
+def _method(alt: Any, name: str = "method") -> Any:
+    scale = alt.Scale(domain=list(METHODS), range=[COLOURS[m] for m in METHODS])
+    return alt.Color(f"{name}:N", scale=scale, sort=list(METHODS), title=None)
+
+
+def _shape(alt: Any) -> Any:
+    scale = alt.Scale(domain=list(METHODS), range=[SHAPES[m] for m in METHODS])
+    return alt.Shape("method:N", scale=scale, sort=list(METHODS), title=None)
+
+
+def _styled(chart: Any, title: str) -> Any:
+    return (
+        chart.properties(title=title)
+        .configure(font="sans-serif", background="white")
+        .configure_axis(grid=True, gridColor="#e6e6e6", labelFontSize=11, titleFontSize=12, titleFontWeight="normal")
+        .configure_legend(labelFontSize=12, symbolSize=90, orient="bottom", columns=8)
+        .configure_title(fontSize=14, anchor="start")
+        .configure_header(labelFontSize=12, title=None)
+    )
+
+
+def _label(place: tuple) -> str:
+    return f"{place[0]}, {place[1]}, {place[2]}"
+
+
+def pareto_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> list[dict[str, Any]]:
+    """The points of each method's Pareto front: error and churn in percent, averaged over trials."""
+    points = []
+    for place, settings in sorted(averaged(rows, variant).items()):
+        for method in METHODS:
+            some = [(s, a) for (name, s), a in settings.items() if name == method and a.trials]
+            if not some:
+                continue
+            costs = np.array([(1 - a.accuracy, a.churn) for _, a in some])
+            for i in pareto_front(costs):
+                error, churn = 100 * costs[i]
+                here = {"where": _label(place), "method": method, "setting": some[i][0]}
+                points.append(here | {"error": float(error), "churn": float(churn)})
+    return points
+
+
+def pareto_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any:
+    """Error against churn, one panel a data set and network, one front a method."""
+    alt = _altair()
+    chart = alt.Chart(alt.Data(values=pareto_points(rows, variant)))
+    x = alt.X("churn:Q", title="churn, %", scale=alt.Scale(zero=False))
+    y = alt.Y("error:Q", title="error, %", scale=alt.Scale(zero=False))
+    lines = chart.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=_method(alt), order="churn:Q")
+    points = chart.mark_point(filled=True, size=45, opacity=1).encode(x=x, y=y, color=_method(alt), shape=_shape(alt))
+    panels = (lines + points).properties(width=230, height=170).facet("where:N", columns=3)
+    return _styled(panels.resolve_scale(x="independent", y="independent"), "Pareto fronts of error and churn")
+
+
+def cost_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> list[dict[str, Any]]:
+    """The least cost of each method for each weight of churn, in percent."""
+    points = []
+    for place, settings in sorted(averaged(rows, variant).items()):
+        for method in METHODS:
+            some = [a for (name, _), a in settings.items() if name == method and a.trials]
+            if some:
+                costs = cost_curve([(1 - a.accuracy, a.churn) for a in some], WEIGHTS)
+                points += [
+                    {"where": _label(place), "method": method, "weight": float(w), "cost": 100 * float(c)}
+                    for w, c in zip(WEIGHTS, costs, strict=True)
+                ]
+    return points
+
+
+def cost_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any:
+    """The least ``(1 - w) error + w churn`` over a method's settings, against ``w``."""
+    alt = _altair()
+    chart = alt.Chart(alt.Data(values=cost_points(rows, variant)))
+    lines = chart.mark_line(strokeWidth=1.5).encode(
+        x=alt.X("weight:Q", title="weight of churn"),
+        y=alt.Y("cost:Q", title="cost, %", scale=alt.Scale(zero=False)),
+        color=_method(alt),
+    )
+    panels = lines.properties(width=230, height=170).facet("where:N", columns=3).resolve_scale(y="independent")
+    return _styled(panels, "Cost of error and churn together")
+
+
+def paper_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any], table: Any) -> Any | None:
+    """Our churn at cold accuracy against the paper's, a point for each data set and method; None without numbers."""
+    both = beside_the_paper(cold_accuracy_table(rows, variant, table))
+    if both is None:
+        return None
+    values: list[dict[str, Any]] = []
+    for labels, cells in both.rows:
+        for k, method in enumerate(both.columns[::2]):
+            ours, theirs = cells[2 * k].value, cells[2 * k + 1].value
+            if ours is not None and theirs is not None and not (math.isnan(ours) or math.isnan(theirs)):
+                values.append({"dataset": labels[0], "method": method, "ours": ours, "paper": theirs})
+    if not values:
+        return None
+    alt = _altair()
+    top = max(max(v["ours"], v["paper"]) for v in values)
+    scale = alt.Scale(type="symlog", constant=5, domain=[0, top * 1.05])
+    diagonal = alt.Chart(alt.Data(values=[{"paper": 0, "ours": 0}, {"paper": top, "ours": top}]))
+    line = diagonal.mark_line(color="#999999", strokeDash=[4, 4]).encode(x="paper:Q", y="ours:Q")
+    points = (
+        alt.Chart(alt.Data(values=values))
+        .mark_point(filled=True, size=60, opacity=1)
+        .encode(
+            x=alt.X("paper:Q", title="the paper's, %", scale=scale),
+            y=alt.Y("ours:Q", title="ours, %", scale=scale),
+            color=_method(alt),
+            shape=_shape(alt),
+        )
+    )
+    return _styled((line + points).properties(width=460, height=420), "Churn at cold accuracy: ours and the paper's")
+
+
+def ablation_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any | None:
+    """Churn at cold accuracy from distillation to the anchor method; None without such rows."""
+    table = ablation_table(rows, variant)
+    values = [
+        {"where": ", ".join(labels), "share": float(share), "churn": cell.value}
+        for labels, cells in table.rows
+        for share, cell in zip(table.columns, cells, strict=True)
+        if cell.value is not None and not math.isnan(cell.value)
+    ]
+    if not values:
+        return None
+    alt = _altair()
+    chart = alt.Chart(alt.Data(values=values))
+    x = alt.X("share:Q", title="share of the base's wrong rows with the true label (0 distillation, 1 anchor)")
+    y = alt.Y("churn:Q", title="churn at cold accuracy, %", scale=alt.Scale(zero=False))
+    colour = alt.Color("where:N", title=None, scale=alt.Scale(range=["#D55E00", "#0072B2", "#009E73", "#CC79A7"]))
+    lines = chart.mark_line().encode(x=x, y=y, color=colour)
+    points = chart.mark_point(filled=True, size=50, opacity=1).encode(x=x, y=y, color=colour)
+    return _styled((lines + points).properties(width=460, height=300), "From distillation to the anchor method")
+
+
+def save(chart: Any, path: Path) -> list[Path]:
+    """Write a figure as SVG and PNG; says where."""
+    import vl_convert
+
+    spec = chart.to_json()
+    paths = [path.with_suffix(".svg"), path.with_suffix(".png")]
+    paths[0].write_text(vl_convert.vegalite_to_svg(spec))
+    paths[1].write_bytes(vl_convert.vegalite_to_png(spec, scale=2))
+    return paths

@@ -1,0 +1,45 @@
+"""Figures: what they show, and that they can be written."""
+
+import pytest
+
+pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
+
+from lowchurn.bench import figures
+from lowchurn.bench.paper import TABLES
+from lowchurn.bench.tables import METHODS, variants
+from tests.bench.test_tables import ADULT, RAW, ROWS, model
+
+
+def test_pareto_points_leave_beaten_settings_out():
+    beaten = model("adult", "distill", "lam=0.9", 0.84, 0.5)
+    points = figures.pareto_points([*ADULT, beaten], RAW)
+    settings = {p["setting"] for p in points if p["method"] == "distill"}
+    assert settings == {"lam=0.1, start=warm", "lam=0.5, start=warm"}
+
+
+def test_cost_curves_take_the_cheapest_setting():
+    points = [p for p in figures.cost_points(ADULT, RAW) if p["method"] == "distill"]
+    assert points[0]["cost"] == pytest.approx(15)  # all weight on error: the most accurate setting
+    assert points[-1]["cost"] == pytest.approx(1)  # all weight on churn: the one with the least
+
+
+def test_colours_are_distinct():
+    assert len(set(figures.COLOURS.values())) == len(METHODS)
+
+
+def test_every_figure_renders(tmp_path):
+    rows = [*ROWS, model("adult", "anchor-to-distill", "lam=0.1, share=0.0", 0.9, 0.1)]
+    charts = [
+        figures.pareto_figure(rows, RAW),
+        figures.cost_figure(rows, RAW),
+        figures.paper_figure(rows, RAW, TABLES[0]),
+        figures.ablation_figure(rows, RAW),
+    ]
+    for i, chart in enumerate(charts):
+        svg, png = figures.save(chart, tmp_path / f"figure{i}")
+        assert svg.read_text().startswith("<svg")
+        assert png.read_bytes()[:4] == b"\x89PNG"
+        assert png.stat().st_size > 5000
+    assert figures.ablation_figure(ROWS, variants(ROWS)[0]) is None
+    assert figures.paper_figure(ROWS, RAW, TABLES[1]) is None

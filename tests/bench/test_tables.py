@@ -1,0 +1,205 @@
+"""Tables from a store made by hand, whose answers are known."""
+
+import csv
+import io
+import math
+import random
+
+import pytest
+
+from lowchurn.bench.paper import TABLES, printed
+from lowchurn.bench.report import all_tables, write_report, write_tables
+from lowchurn.bench.store import COLUMNS, Store
+from lowchurn.bench.tables import (
+    Cell,
+    ablation_table,
+    beside_the_paper,
+    cold_accuracy_table,
+    error_bands,
+    variant_name,
+    variants,
+    win_counts,
+)
+
+TABLE1 = TABLES[0]
+BASE = {name: kind() for name, kind in COLUMNS.items()} | {
+    "network": "fcn-1000",
+    "initial": 1000,
+    "validation": 100,
+    "batch": 1000,
+    "patience": 5,
+    "loss": "log",
+    "epochs_limit": 300,
+    "status": "finished",
+    "version": "0",
+}
+
+
+def model(dataset, strategy, setting, accuracy, churn, trial=0, start="warm", **more):
+    shown = f"{setting}, start={start}" if setting else ""
+    values = {"dataset": dataset, "strategy": strategy, "setting": shown, "accuracy": accuracy, "churn": churn}
+    return BASE | values | {"trial": trial, "start": start} | more
+
+
+# adult: distillation is best and a tie in accuracy counts; anchor never reaches the cold start; mixup was not run.
+ADULT = [
+    model("adult", "cold", "", 0.80, 0.10, 0),
+    model("adult", "cold", "", 0.90, 0.20, 1),
+    model("adult", "distill", "lam=0.1", 0.84, 0.01, 0),
+    model("adult", "distill", "lam=0.1", 0.84, 0.01, 1),
+    model("adult", "distill", "lam=0.5", 0.85, 0.05, 0),
+    model("adult", "distill", "lam=0.5", 0.85, 0.07, 1),
+    model("adult", "anchor", "alpha=0.5, eta=1.0", 0.70, 0.02, 0),
+    model("adult", "anchor", "alpha=0.5, eta=1.0", 0.70, 0.02, 1),
+]
+# bank: distillation and label smoothing tie; distillation has one trial less, the other failed.
+BANK = [
+    model("bank", "cold", "", 0.5, 0.30, 0),
+    model("bank", "cold", "", 0.5, 0.30, 1),
+    model("bank", "distill", "lam=0.1", 0.5, 0.20, 0),
+    model("bank", "distill", "lam=0.1", None, None, 1, status="failed: why"),
+    model("bank", "ls", "alpha=0.1", 0.5, 0.20, 0),
+    model("bank", "ls", "alpha=0.1", 0.6, 0.20, 1),
+]
+ROWS = [*ADULT, *BANK]
+RAW = variants(ROWS)[0]
+METHODS = ("cold", "mixup", "ls", "anchor", "distill")
+
+
+def cells(table):
+    return {labels[0]: dict(zip(table.columns, some, strict=True)) for labels, some in table.rows}
+
+
+def test_churn_at_cold_accuracy_with_ties_na_and_missing():
+    table = cold_accuracy_table(ROWS, RAW, TABLE1, METHODS)
+    found = cells(table)
+    assert found["adult"]["cold"].value == pytest.approx(15)
+    assert found["adult"]["distill"].value == pytest.approx(6)  # as accurate as the cold start, not more
+    assert math.isnan(found["adult"]["anchor"].value)
+    assert found["adult"]["mixup"].value is None
+    assert found["bank"]["distill"] == Cell(pytest.approx(20), 1)
+    assert [labels for labels, _ in table.rows] == [("adult",), ("bank",)]
+    text = table.markdown()
+    assert "| adult | 15.00 | missing | missing | N/A | **6.00** |" in text
+    assert "| bank | 30.00 | missing | **20.00** | missing | **20.00 [1]** |" in text
+    assert "1 failed models are left out." in text
+    assert "below 2." in text
+
+
+def test_win_counts_share_ties():
+    wins = win_counts(cold_accuracy_table(ROWS, RAW, TABLE1, METHODS), TABLES[2])
+    ((_, values),) = wins.rows
+    assert [cell.value for cell in values] == [0, 0, 50, 0, 100]
+    assert "The paper: distillation is best in 52 %." in wins.notes
+
+
+def test_error_bands_average_over_settings():
+    bands = cells(error_bands(ADULT, RAW, TABLE1))["adult"]
+    # Standard errors of two values are half their distance: cold 0.05, the rest 0.
+    assert bands["error"].value == pytest.approx(100 * 0.05 / 4)
+    assert bands["churn"].value == pytest.approx(100 * (0.05 + 0.01) / 4)
+
+
+def test_beside_the_paper():
+    table = beside_the_paper(cold_accuracy_table(ROWS, RAW, TABLE1, METHODS))
+    found = cells(table)
+    assert found["adult"]["distill, paper"].value == 4.39
+    assert found["bank"]["cold, paper"].value == 10.04
+    assert math.isnan(found["adult"]["ls, paper"].value)
+    assert beside_the_paper(cold_accuracy_table(ROWS, RAW)) is None
+
+
+def test_the_papers_numbers_are_all_there():
+    numbers = printed()
+    assert [len(rows) for rows in numbers.values()] == [12, 12]
+    assert set(numbers["table1"]) == set(TABLE1.datasets)
+    assert set(numbers["table2"]) == set(TABLES[1].datasets)
+    assert sum(math.isnan(v) for row in numbers["table1"].values() for v in row.values()) == 6
+
+
+def test_starts_and_options_do_not_mix():
+    cold = [model("adult", "distill", "lam=0.5", 0.99, 0.001, t, start="cold") for t in range(2)]
+    scaled = [row | {"scale": True} for row in ADULT]
+    rows = [*ADULT, *cold, *scaled]
+    assert [variant_name(v) for v in variants(rows)] == ["raw-warm", "raw-cold", "scaled-warm"]
+    for variant, value in zip(variants(rows), (6, 0.1, 6), strict=True):
+        found = cells(cold_accuracy_table(rows, variant, TABLE1, METHODS))["adult"]
+        assert found["distill"].value == pytest.approx(value)
+        assert found["cold"].value == pytest.approx(15)  # belongs to both starts
+    odd = RAW | {"patience": 3, "loss": "squared"}
+    assert variant_name(odd) == "raw-warm-patience3-losssquared"
+
+
+def test_a_missing_network_of_a_data_set_is_shown_as_missing():
+    rows = [*ADULT, *(row | {"network": "fcn-10"} for row in BANK)]
+    table = cold_accuracy_table(rows, RAW, TABLES[3], METHODS)
+    shown = {labels: [table.cell(c) for c in some] for labels, some in table.rows}
+    assert shown["adult", "fcn-10"] == ["missing"] * 5
+    assert shown["bank", "fcn-10"][0] == "30.00"
+
+
+def test_csv_and_latex_say_the_same():
+    table = cold_accuracy_table(ROWS, RAW, TABLE1, METHODS)
+    lines = list(csv.DictReader(io.StringIO(table.csv())))
+    assert float(lines[0]["distill"]) == table.rows[0][1][-1].value
+    assert lines[0]["anchor"] == ""
+    assert lines[0]["mixup"] == "missing"
+    assert lines[1]["distill trials"] == "1"
+    latex = table.latex()
+    assert r"adult & 15.00 & missing & missing & N/A & \textbf{6.00} \\" in latex
+    assert latex.count("{") == latex.count("}")
+
+
+def test_the_ablation():
+    rows = [
+        model("phishing", "cold", "", 0.9, 0.5),
+        model("phishing", "anchor-to-distill", "lam=0.1, share=0.0", 0.9, 0.1),
+        model("phishing", "anchor-to-distill", "lam=0.2, share=0.0", 0.8, 0.0),
+        model("phishing", "anchor-to-distill", "lam=0.1, share=1.0", 0.95, 0.3),
+    ]
+    table = ablation_table(rows, variants(rows)[0])
+    assert table.columns == ("0", "1")
+    assert [cell.value for cell in table.rows[0][1]] == [pytest.approx(10), pytest.approx(30)]
+
+
+def test_files_and_the_page(tmp_path):
+    pytest.importorskip("altair")
+    store = Store(tmp_path / "store")
+    store.append(ROWS)
+    names = {path.name for path in write_tables(store, tmp_path / "tables")}
+    assert {"table1-raw-warm.md", "table1-paper-raw-warm.csv", "all-errors-raw-warm.tex"} <= names
+    page = write_report(store, tmp_path / "report").read_text()
+    assert page.count("<svg") >= 3
+    assert "failed: why" in page
+    assert "<td class=best>6.00</td>" in page
+    assert "http-equiv" not in page
+    assert "<script" not in page
+    assert len({table.name for _, table in all_tables(store.rows())}) == len(list(all_tables(store.rows())))
+
+
+def test_another_program_comes_to_the_same_numbers(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    chance = random.Random(3)
+    rows = [
+        model(dataset, name, setting, chance.randint(80, 90) / 100, chance.random() / 5, trial)
+        for dataset in ("adult", "wilt")
+        for name, settings in (("cold", [""]), ("distill", ["lam=0.1", "lam=0.2", "lam=0.3"]), ("ls", ["alpha=0.1"]))
+        for setting in settings
+        for trial in range(7)
+    ]
+    store = Store(tmp_path)
+    store.append(rows)
+    query = f"""
+        with mean as (
+            select dataset, strategy, setting, avg(accuracy) accuracy, avg(churn) churn
+            from '{tmp_path}/segments/*.parquet' where status = 'finished' group by all
+        ), cold as (select dataset, accuracy needed from mean where strategy = 'cold')
+        select dataset, strategy, 100 * min(churn) from mean join cold using (dataset)
+        where accuracy >= needed - 1e-12 group by all
+    """
+    expected = {(d, s): value for d, s, value in duckdb.sql(query).fetchall()}
+    found = cells(cold_accuracy_table(store.rows(), RAW, TABLE1))
+    for dataset in ("adult", "wilt"):
+        for name in ("cold", "distill", "ls"):
+            value = found[dataset][name].value
+            assert (None if math.isnan(value) else pytest.approx(value)) == expected.get((dataset, name))
