@@ -230,25 +230,25 @@ def _tabular(spec: Spec, path: Path) -> Data:
 def encode(values: list[Any]) -> np.ndarray:
     """A column as numbers: numbers stay, categories become their rank, and a missing category is one after the last.
 
-    Categories that are numbers in disguise are ranked as numbers, the others as text.
+    Categories that are numbers in disguise are these numbers.
 
     Examples
     --------
     >>> from lowchurn.bench.loading import encode
     >>> encode(["b", "a", None, "b"])
     array([1., 0., 2., 1.])
-    >>> encode(["10", "9", "-1"])
-    array([2., 1., 0.])
+    >>> encode(["10", "-1", None])
+    array([10., -1., 11.])
     """
     present = {value for value in values if value is not None}
     if not any(isinstance(value, str) for value in present):
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     try:
-        order = sorted(present, key=float)
+        number = {category: float(category) for category in present}
     except ValueError:
-        order = sorted(present)
-    rank = {category: i for i, category in enumerate(order)} | {None: len(order)}
-    return np.array([rank[value] for value in values], dtype=np.float64)
+        number = {category: float(rank) for rank, category in enumerate(sorted(present))}
+    missing = max(number.values()) + 1
+    return np.array([missing if value is None else number[value] for value in values], dtype=np.float64)
 
 
 def _images(spec: Spec, path: Path) -> Data:
