@@ -130,7 +130,7 @@ def model_from_files(learner: str, files: dict[str, bytes], trusted: Sequence[st
     >>> model_from_files("row", {})
     Traceback (most recent call last):
     ...
-    ValueError: load: unknown learner 'row'. Did you mean 'rows'? Known: catboost, lightgbm, rows, xgboost.
+    ValueError: load: unknown learner 'row'. Did you mean 'rows'? Known: catboost, lightgbm, rows, torch, xgboost.
     """
     known = {cls.name: cls for cls in ALL}
     if learner not in known:
