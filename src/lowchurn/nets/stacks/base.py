@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -200,8 +199,24 @@ class FlatParameters:
         }
 
 
-def tensors_of(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Names and tensors of a module's parameters and buffers."""
-    params = {name: p.detach() for name, p in module.named_parameters()}
-    buffers = {name: b.detach() for name, b in module.named_buffers()}
-    return params, buffers
+class FlatStack(StepStack):
+    """A stack whose weights and moments lie in flat buffers; subclasses lay views over them."""
+
+    store: FlatParameters
+
+    def __init__(self, module: nn.Module, params: dict[str, torch.Tensor], settings: Settings) -> None:
+        super().__init__(module, settings)
+        self.lay_out(params)
+        self.first, self.second = torch.zeros_like(self.store.flat), torch.zeros_like(self.store.flat)
+
+    @abc.abstractmethod
+    def lay_out(self, params: dict[str, torch.Tensor]) -> None:
+        """Put parameters (K, ...) into ``self.store``, and make the views and buffers that go with them."""
+
+    def keep(self, index: torch.Tensor) -> None:
+        kept = [
+            {name: view[index] for name, view in self.store.views(flat).items()}
+            for flat in (self.store.flat, self.first, self.second)
+        ]
+        self.lay_out(kept[0])
+        self.first, self.second = (FlatParameters(k).flat for k in kept[1:])

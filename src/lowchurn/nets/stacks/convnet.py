@@ -16,17 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lowchurn.nets.stacks.base import FlatParameters, Settings, StepStack, adam_
+from lowchurn.nets.stacks.base import FlatParameters, FlatStack, Settings, adam_
 
 SIDE = 5  # both convolutions are 5 x 5
 LARGEST = "dense1.weight"  # most of the parameters; last in the flat buffer, so that a fused kernel can take it alone
 
 
-class ConvnetStack(StepStack):
+class ConvnetStack(FlatStack):
     """K networks of :func:`~lowchurn.nets.networks.convnet`."""
 
     def __init__(self, module: nn.Module, params: dict[str, torch.Tensor], settings: Settings) -> None:
-        super().__init__(module, settings)
         self.kernels: Any = None
         self.compute = settings.dtype
         fast = settings.device.type == "cuda" and settings.dtype == torch.float32
@@ -34,10 +33,9 @@ class ConvnetStack(StepStack):
             from lowchurn.nets.kernels import conv_gpu
 
             self.kernels, self.compute = conv_gpu, torch.bfloat16
-        self._lay_out(params)
-        self.first, self.second = torch.zeros_like(self.store.flat), torch.zeros_like(self.store.flat)
+        super().__init__(module, params, settings)
 
-    def _lay_out(self, params: dict[str, torch.Tensor]) -> None:
+    def lay_out(self, params: dict[str, torch.Tensor]) -> None:
         names = sorted(params, key=lambda name: name == LARGEST)
         self.store = FlatParameters({name: params[name] for name in names})
         self.params = self.store.views(self.store.flat)
@@ -52,14 +50,6 @@ class ConvnetStack(StepStack):
         }
         self.rounded = None if self.compute == flat.dtype else flat.to(self.compute)
         self.low = self.params if self.rounded is None else self.store.views(self.rounded)
-
-    def keep(self, index: torch.Tensor) -> None:
-        kept = [
-            {name: view[index] for name, view in self.store.views(flat).items()}
-            for flat in (self.store.flat, self.first, self.second)
-        ]
-        self._lay_out(kept[0])
-        self.first, self.second = (FlatParameters(k).flat for k in kept[1:])
 
     # forward
 

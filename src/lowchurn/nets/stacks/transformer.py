@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lowchurn.nets.stacks.base import FlatParameters, Settings, StepStack, adam_
+from lowchurn.nets.stacks.base import FlatParameters, FlatStack, Settings, adam_
 
 TABLE = "token.weight"
 
 
-class TransformerStack(StepStack):
+class TransformerStack(FlatStack):
     """K networks of :func:`~lowchurn.nets.networks.transformer`.
 
     Dense layers are ``baddbmm`` over models and attention is one call over models times rows. Each model has its own
@@ -19,27 +19,17 @@ class TransformerStack(StepStack):
     """
 
     def __init__(self, module: nn.Module, params: dict[str, torch.Tensor], settings: Settings) -> None:
-        super().__init__(module, settings)
         self.heads, self.vocabulary = int(module.heads), int(module.vocabulary)  # type: ignore[arg-type]
         half = settings.device.type == "cuda" and settings.precision == "bfloat16"
         self.compute = torch.bfloat16 if half else settings.dtype
-        self._lay_out(params)
-        self.first, self.second = torch.zeros_like(self.store.flat), torch.zeros_like(self.store.flat)
+        super().__init__(module, params, settings)
 
-    def _lay_out(self, params: dict[str, torch.Tensor]) -> None:
+    def lay_out(self, params: dict[str, torch.Tensor]) -> None:
         self.store = FlatParameters(params)
         self.params = self.store.views(self.store.flat)
         self.gradient = torch.zeros_like(self.store.flat)
         self.slopes = self.store.views(self.gradient)
         self.shift = torch.arange(self.models, device=self.store.flat.device).view(-1, 1, 1) * self.vocabulary
-
-    def keep(self, index: torch.Tensor) -> None:
-        kept = [
-            {name: view[index] for name, view in self.store.views(flat).items()}
-            for flat in (self.store.flat, self.first, self.second)
-        ]
-        self._lay_out(kept[0])
-        self.first, self.second = (FlatParameters(k).flat for k in kept[1:])
 
     def _tokens(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Places in the flattened tables, and the rows there (K, B, T, width)."""
