@@ -100,7 +100,7 @@ def run(
             check_size(raw, protocol)
             loaded[name, protocol.scale] = raw.scaled() if protocol.scale else raw
     with store.writing():
-        _check_same_data(store, loaded)
+        store.check_same_data({name: one.fingerprint for (name, _), one in loaded.items()})
         done = store.done(retry_failed=retry_failed)
         counts = {"there": 0, "new": 0, "failed": 0}
         blocks: list[Block] = []
@@ -249,18 +249,6 @@ def _gpu_memory() -> float:
     import torch
 
     return 0.9 * torch.cuda.mem_get_info()[0]
-
-
-def _check_same_data(store: Store, loaded: dict[tuple[str, bool], Data]) -> None:
-    """Rows of one data set that come from two versions of it must not share a store."""
-    marks = {name: data.fingerprint for (name, _), data in loaded.items()}
-    for row in store.rows():
-        mark = marks.get(row["dataset"])
-        if mark is not None and row["data"] != mark:
-            raise ValueError(
-                f"bench: the store holds rows of {row['dataset']} made from other data ({row['data']}, now {mark}). "
-                "Use another store."
-            )
 
 
 def code_version() -> str:

@@ -156,9 +156,23 @@ class Store:
                 old = there.get(key_of(row))
                 if old is None or (old["status"] != FINISHED and old != row):
                     new[key_of(row)] = row
+            self._check_same_data(there.values(), {row["dataset"]: row["data"] for row in new.values()})
             if new:
                 self._write(list(new.values()))
             return len(new)
+
+    def check_same_data(self, marks: dict[str, str]) -> None:
+        """Refuse data sets, by name and fingerprint, of which this store holds rows made from another version."""
+        self._check_same_data(self.rows(), marks)
+
+    def _check_same_data(self, rows: Iterable[Row], marks: dict[str, str]) -> None:
+        for row in rows:
+            mark = marks.get(row["dataset"], row["data"])
+            if row["data"] != mark:
+                raise ValueError(
+                    f"store: {self.folder} holds rows of {row['dataset']} made from other data ({row['data']}, "
+                    f"now {mark}). Use another store."
+                )
 
     def _write(self, rows: list[Row]) -> None:
         content, ending = encode(rows)
