@@ -125,7 +125,8 @@ def test_a_prepared_file_gives_the_same_data(folder, tmp_path):
     ("column", "codes"),
     [
         (["b", "a", None], [1, 0, 2]),
-        (["10", "9", "-1"], [2, 1, 0]),
+        (["10", "9", "-1"], [10, 9, -1]),  # numbers in disguise
+        (["10", None, "-1"], [10, 11, -1]),
         ([3, 1, 2], [3, 1, 2]),
         ([True, False], [1, 0]),
     ],

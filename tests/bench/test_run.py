@@ -90,10 +90,10 @@ def test_a_failure_is_a_row_with_its_reason(tmp_path, monkeypatch):
 
 
 def test_two_versions_of_a_data_set_do_not_mix(tmp_path):
-    store = Store(tmp_path)
-    quiet(store, ["wine"], [TINY], [ColdStart()], 1)
-    row = store.rows()[0] | {"data": "other", "trial": 7}
-    store.append([row])
+    quiet(Store(tmp_path / "one"), ["wine"], [TINY], [ColdStart()], 1)
+    (row,) = Store(tmp_path / "one").rows()
+    store = Store(tmp_path / "two")
+    store.append([row | {"data": "other", "trial": 7}])
     with pytest.raises(ValueError, match="holds rows of wine made from other data"):
         quiet(store, ["wine"], [TINY], [ColdStart()], 2)
 
