@@ -106,7 +106,7 @@ def time_mlp_classifier(epochs=3):
     return 1000 * (time.perf_counter() - start) / epochs
 
 
-def time_keras(epochs=5):
+def time_keras(epochs):
     """Keras' ``model.fit`` as in the paper: each training makes, compiles and fits a model of its own.
 
     Gives the time of an epoch in such a training, and that of an epoch once the model has been compiled.
@@ -216,7 +216,8 @@ def main():
     if importlib.util.find_spec("sklearn"):
         rows["scikit-learn MLPClassifier, CPU"] = best(time_mlp_classifier)
     if importlib.util.find_spec("keras"):
-        rows["Keras, a fresh model of 5 epochs"], rows["Keras, already compiled"] = best(time_keras)
+        fresh = f"Keras, a fresh model of {args.epochs} epochs"  # as many as the engine's, for its set-up counts
+        rows[fresh], rows["Keras, already compiled"] = best(time_keras, args.epochs)
     rows[engine + ", again"] = best(time_engine, "fcn", device, models, args.epochs)
     show(f"fcn-1000, 20 inputs, 2 classes, {ROWS} rows, batch 32; {machine(device)}", rows, engine)
     if device == "cuda":
