@@ -61,7 +61,7 @@ bench-combine: $(VENV)/.core
 
 # Keras with its jax backend is only what we compare with, so no extra asks for it.
 bench-engine: $(VENV)/.dev
-	$(PIP) keras jax
+	$(PIP) keras tensorflow-cpu jax
 	$(BIN)/python benchmarks/engine.py
 
 test-gpu: $(VENV)/.dev
