@@ -15,15 +15,25 @@ from lowchurn.strategies import (
     Anchor,
     CoDistill,
     ColdStart,
+    Constrained,
+    Dissonance,
     Distill,
+    FocalDistill,
+    Interpolate,
     LabelSmoothing,
+    LocalSmoothing,
     Mixup,
+    ServedMixture,
     ShrinkPerturb,
+    Soup,
     Strategy,
+    TwoTeachers,
     WarmStart,
     decide,
+    member_seed,
     one_hot,
     paper_grid,
+    trainings,
 )
 from lowchurn.theory import anchor_minimizer
 
@@ -34,15 +44,19 @@ SETTINGS = [setting for cls in strategies.ALL for setting in paper_grid(cls)]
 
 
 @pytest.mark.parametrize("strategy", SETTINGS, ids=repr)
-def test_every_setting_answers_the_four_questions(strategy):
+def test_every_setting_answers_every_question(strategy):
     assert 0 <= strategy.base_share <= 1
+    assert strategy.limit is None or 0 < strategy.limit < 1
+    assert strategy.dial is None or (strategy.blend is not None and strategy.dial == strategy.blend.base)
+    for part in (strategy.teachers, strategy.blend and strategy.blend.group):
+        assert part is None or (part.count >= 1 and part.strategy.blend is None)  # what is trained is one model
     assert strategy.mixing is None or strategy.mixing > 0
     assert strategy.coupling is None or 0 < strategy.coupling <= 1
     targets = strategy.targets(ONEHOT, BASE)
     assert targets.shape == ONEHOT.shape
     assert (targets >= 0).all()
     assert (targets.sum(axis=1) <= 1 + 1e-12).all()
-    if not isinstance(strategy, Anchor):
+    if not isinstance(strategy, Anchor | Dissonance | FocalDistill):  # their targets weigh rows as well
         np.testing.assert_allclose(targets.sum(axis=1), 1)
     np.testing.assert_allclose(strategy.targets(torch.tensor(ONEHOT), torch.tensor(BASE)).numpy(), targets, rtol=1e-12)
 
@@ -63,21 +77,19 @@ def test_every_strategy_is_a_frozen_value(cls):
 @pytest.mark.parametrize("cls", strategies.ALL, ids=lambda cls: cls.__name__)
 def test_the_neutral_setting_is_a_cold_start(cls):
     if cls.neutral is None:
-        assert cls is WarmStart  # the only one that no parameter turns into a cold start
+        # No parameter turns these into a cold start: they start from the base, or are made of several models.
+        assert cls in (WarmStart, Soup, Interpolate, ServedMixture, TwoTeachers)
         return
     neutral, cold = cls(**cls.neutral), ColdStart()
-    assert (neutral.base_share, neutral.mixing, neutral.coupling) == (
-        cold.base_share,
-        cold.mixing,
-        cold.coupling,
-    )
+    for answer in ("base_share", "mixing", "coupling", "limit", "teachers", "blend"):
+        assert getattr(neutral, answer) == getattr(cold, answer)
     np.testing.assert_array_equal(neutral.targets(ONEHOT, BASE), cold.targets(ONEHOT, BASE))
 
 
 @pytest.mark.parametrize("cls", strategies.ALL, ids=lambda cls: cls.__name__)
 def test_parameters_out_of_range_are_refused(cls):
     for field in dataclasses.fields(cls):
-        bad = "lukewarm" if field.name == "start" else 1.3
+        bad = {"start": "lukewarm", "focus": -1.0}.get(field.name, 1.3)
         with pytest.raises(ValueError, match=f"{cls.__name__}: {field.name} must be"):
             cls(**{field.name: bad})
 
@@ -110,7 +122,8 @@ def test_where_weights_start():
 
 
 def test_paper_grid_is_the_papers():
-    sizes = {cls.name: len(paper_grid(cls)) for cls in strategies.ALL[:8]}
+    assert strategies.ALL[:8] == strategies.PAPER
+    sizes = {cls.name: len(paper_grid(cls)) for cls in strategies.PAPER}
     assert sizes == {
         "cold": 1,
         "warm": 1,
@@ -141,6 +154,64 @@ def test_ties_go_to_the_larger_class():
 def test_distillation_is_linear_between_label_and_base(lam, other):
     between = 0.5 * (Distill(lam).targets(ONEHOT, BASE) + Distill(other).targets(ONEHOT, BASE))
     np.testing.assert_allclose(Distill((lam + other) / 2).targets(ONEHOT, BASE), between, atol=1e-12)
+
+
+def test_what_has_to_be_trained():
+    warm = WarmStart()
+    eight = [(warm, j) for j in range(8)]
+    assert trainings(Distill(0.3)) == [(Distill(0.3), 0)]
+    # Every setting of a dial, the served mixture and the teachers are made of the same trainings.
+    assert trainings(Soup(8, 0.4)) == trainings(Soup(8)) == trainings(ServedMixture(8, 0.3, "warm")) == eight
+    assert trainings(Interpolate(0.4)) == [(warm, 0)]
+    assert trainings(ServedMixture(2, 0.3)) == [(ColdStart(), 0), (ColdStart(), 1)]
+    student = TwoTeachers(8, 0.5)
+    assert trainings(student) == [*eight, (student, 0)]
+    assert trainings(TwoTeachers(8, 0.5, students=3)) == [*eight, (student, 0), (student, 1), (student, 2)]
+    with pytest.raises(ValueError, match="started apart"):
+        TwoTeachers(students=2, start="cold")
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 50))
+def test_member_seeds_are_seeds_that_every_library_takes(seed, member):
+    assert member_seed(seed, member) == member_seed(seed, member)
+    assert 0 <= member_seed(seed, member) < (2**31 if seed < 2**31 else 2**63)
+    assert member_seed(seed, 0) == seed
+    assert member_seed(seed, member + 1) != seed
+
+
+def test_focal_distillation_is_distillation_without_a_focus():
+    np.testing.assert_allclose(
+        FocalDistill(0.3, focus=0.0).targets(ONEHOT, BASE), Distill(0.3).targets(ONEHOT, BASE), rtol=1e-12
+    )
+    right = decide(BASE) == ONEHOT.argmax(axis=1)
+    sums = FocalDistill(0.4, focus=5.0).targets(ONEHOT, BASE).sum(axis=1)
+    np.testing.assert_allclose(sums, np.where(right, 1.0, 0.4 + 0.6 / 6))
+
+
+def test_dissonance_is_a_corner_of_the_anchor_method():
+    np.testing.assert_allclose(
+        Dissonance(0.3).targets(ONEHOT, BASE), Anchor(alpha=0.0, eta=0.7).targets(ONEHOT, BASE), rtol=1e-12
+    )
+
+
+def test_local_smoothing_against_a_plain_loop():
+    logits = np.log(BASE)
+    logits -= logits.mean(axis=1, keepdims=True)
+    expected = np.empty_like(ONEHOT)
+    for i in range(len(BASE)):
+        near = np.argsort(((logits - logits[i]) ** 2).sum(axis=1))[:7]
+        expected[i] = 0.6 * ONEHOT[i] + 0.4 * ONEHOT[near].mean(axis=0)
+    np.testing.assert_allclose(LocalSmoothing(0.4, neighbors=7).targets(ONEHOT, BASE), expected, atol=1e-12)
+    everyone = LocalSmoothing(1.0, neighbors=1000).targets(ONEHOT, BASE)
+    np.testing.assert_allclose(everyone, np.broadcast_to(ONEHOT.mean(axis=0), ONEHOT.shape), atol=1e-12)
+    certain = np.eye(4)[RNG.integers(4, size=50)]  # probabilities of zero have a place as well
+    assert np.isfinite(LocalSmoothing(0.4).targets(ONEHOT, certain)).all()
+
+
+def test_a_limit_pulls_toward_the_decisions_of_the_base():
+    pull = Constrained(0.02).pull(BASE)
+    np.testing.assert_array_equal(pull.argmax(axis=1), decide(BASE))
+    np.testing.assert_array_equal(pull.sum(axis=1), 1)
 
 
 def learned(strategy: Strategy, p: np.ndarray, score) -> np.ndarray:

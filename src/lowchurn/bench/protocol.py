@@ -13,7 +13,7 @@ import numpy as np
 
 from lowchurn.bench.loading import LENGTH, VOCABULARY, Data
 from lowchurn.checks import check_choice
-from lowchurn.strategies import ALL, Strategy, one_hot, paper_grid
+from lowchurn.strategies import ALL, PAPER, Strategy, one_hot, paper_grid
 
 NETWORKS = ("fcn", "convnet", "transformer", "resnet")
 STARTS = ("warm", "cold", "default", "both")
@@ -144,7 +144,7 @@ def paper_settings(start: str = "warm", names: Sequence[str] = ()) -> list[Strat
         Where the strategies start that leave it open: mixup, label smoothing, co-distillation, anchor, distillation.
         ``default`` is each strategy's own.
     names : list of str
-        Strategies by name, such as ``distill``; all without it.
+        Strategies by name, such as ``distill``; those of the paper without it.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def paper_settings(start: str = "warm", names: Sequence[str] = ()) -> list[Strat
             raise unknown_name("bench", "strategy", name, known)
     found: list[Strategy] = []
     for name, cls in known.items():
-        if names and name not in names:
+        if name not in names if names else cls not in PAPER:
             continue
         if "start" not in cls.__dataclass_fields__ or start == "default":
             found += paper_grid(cls)
@@ -315,7 +315,7 @@ def _targets(strategy: Strategy, onehot: list[Any], proba: Any, members: list[in
 
     if type(strategy)._targets is Strategy._targets:
         return [onehot[i] for i in members]
-    if not getattr(strategy, "rowwise", True):
+    if not strategy.rowwise:
         return [strategy.targets(onehot[i], proba[i]) for i in members]
     # Row by row, so all trials can be done at once.
     flat = strategy.targets(torch.cat([onehot[i] for i in members]), proba[members].flatten(0, 1))

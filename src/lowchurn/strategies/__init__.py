@@ -1,0 +1,85 @@
+"""How candidates come about: where weights start, what rows aim at, what is averaged of trained models.
+
+``ALL`` lists the strategies; ``PAPER`` those of the paper, the first eight.
+"""
+
+from lowchurn.strategies.base import (
+    STARTS,
+    TENTHS,
+    Blend,
+    Group,
+    Start,
+    Strategy,
+    decide,
+    member_seed,
+    one_hot,
+    paper_grid,
+    trainings,
+)
+from lowchurn.strategies.dial import DIAL, Interpolate, ServedMixture, Soup, TwoTeachers
+from lowchurn.strategies.field import Constrained, Dissonance, FocalDistill, LocalSmoothing
+from lowchurn.strategies.paper import (
+    Anchor,
+    CoDistill,
+    ColdStart,
+    Distill,
+    LabelSmoothing,
+    Mixup,
+    ShrinkPerturb,
+    WarmStart,
+)
+
+PAPER: tuple[type[Strategy], ...] = (
+    ColdStart,
+    WarmStart,
+    ShrinkPerturb,
+    Mixup,
+    LabelSmoothing,
+    CoDistill,
+    Anchor,
+    Distill,
+)
+ALL: tuple[type[Strategy], ...] = (
+    *PAPER,
+    Soup,
+    Interpolate,
+    TwoTeachers,
+    ServedMixture,
+    FocalDistill,
+    Dissonance,
+    Constrained,
+    LocalSmoothing,
+)
+
+__all__ = [
+    "ALL",
+    "DIAL",
+    "PAPER",
+    "STARTS",
+    "TENTHS",
+    "Anchor",
+    "Blend",
+    "CoDistill",
+    "ColdStart",
+    "Constrained",
+    "Dissonance",
+    "Distill",
+    "FocalDistill",
+    "Group",
+    "Interpolate",
+    "LabelSmoothing",
+    "LocalSmoothing",
+    "Mixup",
+    "ServedMixture",
+    "ShrinkPerturb",
+    "Soup",
+    "Start",
+    "Strategy",
+    "TwoTeachers",
+    "WarmStart",
+    "decide",
+    "member_seed",
+    "one_hot",
+    "paper_grid",
+    "trainings",
+]
