@@ -176,22 +176,26 @@ def test_a_lower_limit_on_churn_gives_fewer_changed_decisions():
     y = (X[:, 0] + 0.7 * rng.normal(size=500) > 0).astype(int)
     decided = (X[:, 0] + X[:, 1] > 0).astype(int)  # a base that looks at something else, too
     limits = (1.0, 0.2, 0.1, 0.02)
-    tasks = strategy_tasks(
-        [ColdStart(), *(Constrained(limit) for limit in limits)],
-        rows=np.arange(400),
-        y=y,
-        classes=2,
-        validation=np.arange(400, 500),
-        seed=2,
-        base_proba=np.eye(2)[decided[:400]],
-    )
+    tasks = [
+        task
+        for seed in range(6)
+        for task in strategy_tasks(
+            [ColdStart(), *(Constrained(limit) for limit in limits)],
+            rows=np.arange(400),
+            y=y,
+            classes=2,
+            validation=np.arange(400, 500),
+            seed=seed,
+            base_proba=np.eye(2)[decided[:400]],
+        )
+    ]
     options = {"epochs": 80, "patience": 80, "learning_rate": 0.003, "device": "cpu"}
-    trained = train(fcn(200, inputs=5, classes=2), X, tasks, **options)
-    churn = (trained.predict(X[:400]) != decided[:400]).mean(axis=1)
+    trained = train(fcn(50, inputs=5, classes=2), X, tasks, **options)
     for value in trained.state.values():
         torch.testing.assert_close(value[0], value[1], rtol=0, atol=0)  # a limit of 1 is none
-    assert (np.diff(churn[1:]) < 0).all()
-    np.testing.assert_allclose(churn[2:], limits[1:], atol=0.05)
+    churn = (trained.predict(X[:400]) != decided[:400]).mean(axis=1).reshape(6, -1).mean(axis=0)
+    assert (np.diff(churn[1:]) < -0.03).all()
+    np.testing.assert_allclose(churn[2:], limits[1:], atol=0.06)  # it swings around the limit
 
 
 def test_residual_networks_train_through_the_generic_path():

@@ -13,8 +13,8 @@ from lowchurn.nets.losses import target_gradient
 from lowchurn.nets.stacks import Batches, Settings, Stack
 from lowchurn.nets.tasks import Task
 
-# How fast the multiplier of `strategies.Constrained` climbs, `mu += STEP * (churn - limit)`: after one epoch whose churn
-# is 5 points above its limit, the base's decisions count as much as the labels.
+# How fast the multiplier of `strategies.Constrained` climbs, `mu += STEP * (churn - limit)`: after one epoch that is
+# 5 points above its limit, the base's decisions count as much as the labels.
 STEP = 20.0
 BYTES_AT_ONCE = 2**31  # of what logits need, while churn on the training rows is counted
 
