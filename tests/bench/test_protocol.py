@@ -1,23 +1,40 @@
 """The protocol against a slow twin, and its draws."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
 
+from lowchurn import nets
+from lowchurn.bench import trials
 from lowchurn.bench.ablation import AnchorToDistill, ablation_settings
 from lowchurn.bench.loading import load
-from lowchurn.bench.protocol import Protocol, draw, make_network, paper_settings, run_trials, start_of
-from lowchurn.nets import Task
+from lowchurn.bench.protocol import Protocol, dial_settings, draw, make_network, paper_settings, settings_of, start_of
+from lowchurn.bench.trials import run_trials
+from lowchurn.nets import Task, train
 from lowchurn.strategies import (
+    ALL,
+    PAPER,
     Anchor,
     CoDistill,
     ColdStart,
+    Constrained,
+    Dissonance,
     Distill,
+    FocalDistill,
+    Interpolate,
     LabelSmoothing,
+    LocalSmoothing,
     Mixup,
+    ServedMixture,
     ShrinkPerturb,
+    Soup,
+    TwoTeachers,
     WarmStart,
+    member_seed,
     one_hot,
+    trainings,
 )
 from tests.nets.slow_twin import plain_training
 
@@ -33,46 +50,90 @@ SETTINGS = [
     Distill(0.3),
     Distill(0.3, start="warm"),
     AnchorToDistill(0.5, 0.4),
+    Soup(3),
+    Soup(3, 0.4),
+    Soup(2, 1.0),
+    Interpolate(0.3),
+    TwoTeachers(2, 0.6),
+    TwoTeachers(2, 0.6, students=2),
+    ServedMixture(3, 0.7, start="warm"),
+    ServedMixture(2, 1.0),
+    FocalDistill(0.4, start="warm"),
+    Dissonance(0.4),
+    Constrained(0.03, start="warm"),
+    LocalSmoothing(0.5, 4, start="warm"),
 ]
 
 
-def slow_trial(data, protocol, trial, strategy):
-    """One model of one trial, the obvious way."""
-    drawn = draw(data, protocol, trial)
-    template = make_network(protocol.network, data)
-    X, y = data.X.astype(float), data.y
-    onehot = one_hot(y, data.classes)
-    options = {"epochs": protocol.epochs, "patience": protocol.patience, "squared": protocol.loss == "squared"}
-    held_out = {"validation": drawn.validation, "validation_targets": onehot[drawn.validation]}
-    first = Task(rows=drawn.initial, targets=onehot[drawn.initial], seed=drawn.base_seed, **held_out)
-    base, _, _ = plain_training(template, X, first, **options)
-    rows = np.concatenate([drawn.initial, drawn.batch])
-    with torch.no_grad():
-        proba = base(torch.as_tensor(X[rows])).softmax(-1).numpy()
-        before = base(torch.as_tensor(X[data.test])).argmax(-1).numpy()
-    task = Task(
-        rows=rows,
-        targets=strategy.targets(onehot[rows], proba),
-        seed=drawn.seed,
-        start=base.state_dict() if strategy.base_share else None,
-        base_share=strategy.base_share,
-        mixing=strategy.mixing,
-        coupling=strategy.coupling,
-        **held_out,
-    )
-    model, epochs, loss = plain_training(template, X, task, **options)
-    with torch.no_grad():
-        after = model(torch.as_tensor(X[data.test])).argmax(-1).numpy()
-    truth = y[data.test]
-    return {
-        "accuracy": np.mean(after == truth),
-        "churn": np.mean(after != before),
-        "broken": np.mean((before == truth) & (after != truth)),
-        "fixed": np.mean((before != truth) & (after == truth)),
-        "base_accuracy": np.mean(before == truth),
-        "validation_loss": loss,
-        "epochs": epochs,
-    }
+class SlowTrial:
+    """One trial, one model after the other, the obvious way."""
+
+    def __init__(self, data, protocol, trial):
+        self.data, self.drawn = data, draw(data, protocol, trial)
+        self.template = make_network(protocol.network, data)
+        self.X, self.onehot = data.X.astype(float), one_hot(data.y, data.classes)
+        self.options = {"epochs": protocol.epochs, "patience": protocol.patience, "squared": protocol.loss == "squared"}
+        held_out = self.drawn.validation
+        self.held_out = {"validation": held_out, "validation_targets": self.onehot[held_out]}
+        rows = self.drawn.initial
+        first = Task(rows=rows, targets=self.onehot[rows], seed=self.drawn.base_seed, **self.held_out)
+        self.base, _, _ = plain_training(self.template, self.X, first, **self.options)
+        self.rows = np.concatenate([self.drawn.initial, self.drawn.batch])
+        self.train = functools.cache(self._train)
+
+    def proba(self, model, rows):
+        with torch.no_grad():
+            return model(torch.as_tensor(self.X[rows])).softmax(-1).numpy()
+
+    def _train(self, strategy, member):
+        labels, proba = self.onehot[self.rows], self.proba(self.base, self.rows)
+        if strategy.teachers is not None:
+            teachers = [self.train(strategy.teachers.strategy, j)[0] for j in range(strategy.teachers.count)]
+            labels = np.mean([self.proba(teacher, self.rows) for teacher in teachers], axis=0)
+        task = Task(
+            rows=self.rows,
+            targets=strategy.targets(labels, proba),
+            seed=member_seed(self.drawn.seed, member),
+            start=self.base.state_dict() if strategy.base_share else None,
+            base_share=strategy.base_share,
+            mixing=strategy.mixing,
+            coupling=strategy.coupling,
+            limit=strategy.limit,
+            pull=strategy.pull(proba),
+            **self.held_out,
+        )
+        return plain_training(self.template, self.X, task, **self.options)
+
+    def row(self, strategy):
+        test, truth, loss = self.data.test, self.data.y[self.data.test], None
+        epochs = sum(self.train(one, member)[1] for one, member in trainings(strategy))
+        before = self.proba(self.base, test)
+        if strategy.blend is None:
+            model, _, loss = self.train(strategy, 0)
+            after = self.proba(model, test)
+        else:
+            group, share = strategy.blend.group, strategy.blend.base
+            members = [self.train(group.strategy, j)[0] for j in range(group.count)]
+            if strategy.blend.of == "proba":
+                after = (1 - share) * np.mean([self.proba(m, test) for m in members], axis=0) + share * before
+            else:
+                state = {
+                    name: (1 - share) * sum(m.state_dict()[name] for m in members) / len(members) + share * value
+                    for name, value in self.base.state_dict().items()
+                }
+                model = make_network("fcn-6", self.data).double()
+                model.load_state_dict(state)
+                after = self.proba(model, test)
+        before, after = before.argmax(axis=1), after.argmax(axis=1)
+        return {
+            "accuracy": np.mean(after == truth),
+            "churn": np.mean(after != before),
+            "broken": np.mean((before == truth) & (after != truth)),
+            "fixed": np.mean((before != truth) & (after == truth)),
+            "base_accuracy": np.mean(before == truth),
+            "validation_loss": loss,
+            "epochs": epochs,
+        }
 
 
 @pytest.mark.parametrize("loss", ["log", "squared"])
@@ -83,21 +144,75 @@ def test_every_setting_equals_a_plain_loop(loss):
     rows = run_trials(data, protocol, wanted, device="cpu", dtype="float64")
     assert len(rows) == sum(map(len, wanted.values()))
     found = {(r["trial"], r["strategy"], r["setting"]): r for r in rows}
+    assert {s.name for s in SETTINGS} > {cls.name for cls in ALL}
     for trial, settings in wanted.items():
+        slow = SlowTrial(data, protocol, trial)
         for strategy in settings:
             row = found[trial, strategy.name, strategy.setting]
             assert row["status"] == "finished"
-            for name, value in slow_trial(data, protocol, trial, strategy).items():
+            assert row["left_out"] == ""
+            for name, value in slow.row(strategy).items():
                 assert row[name] == pytest.approx(value, abs=1e-8), (name, strategy)
 
 
 def test_a_row_does_not_depend_on_what_else_is_run():
     data = load("wine").scaled()
     together = run_trials(data, SMALL, {0: SETTINGS, 1: SETTINGS}, device="cpu")
-    alone = run_trials(data, SMALL, {1: [SETTINGS[3]]}, device="cpu")[0]
-    same = next(r for r in together if r["trial"] == 1 and r["setting"] == alone["setting"])
-    for name in ("accuracy", "churn", "epochs", "validation_loss", "seed", "base_accuracy"):
-        assert alone[name] == same[name]
+    found = {(r["trial"], r["strategy"], r["setting"]): r for r in together}
+    for strategy in (SETTINGS[3], *SETTINGS[10:]):
+        (alone,) = run_trials(data, SMALL, {1: [strategy]}, device="cpu")
+        same = found[1, strategy.name, strategy.setting]
+        for name in ("accuracy", "churn", "epochs", "validation_loss", "seed", "base_accuracy"):
+            assert alone[name] == same[name]
+
+
+def test_averages_are_made_some_at_a_time(monkeypatch):
+    data = load("wine").scaled()
+    blends = [s for s in SETTINGS if s.blend is not None or s.teachers is not None]
+    whole = run_trials(data, SMALL, dict.fromkeys(range(3), blends), device="cpu")
+    monkeypatch.setattr(trials, "BLEND_BYTES", 1)
+    parts = run_trials(data, SMALL, dict.fromkeys(range(3), blends), device="cpu")
+    order = ("trial", "strategy", "setting")
+    for one, other in zip(*(sorted(r, key=lambda row: [row[n] for n in order]) for r in (whole, parts)), strict=True):
+        for name in (*order, "accuracy", "churn", "epochs"):
+            assert one[name] == other[name]
+
+
+def test_a_member_that_failed_is_left_out_and_named(monkeypatch):
+    data = load("wine").scaled()
+    settings = [Soup(3, 0.2), ServedMixture(3, 0.5, start="warm"), TwoTeachers(3, 0.5), Interpolate(0.5), Distill(0.5)]
+    monkeypatch.setattr(nets, "train", failing(train, is_retrain, first=1))
+    rows = {r["strategy"]: r for r in run_trials(data, SMALL, {0: settings}, device="cpu")}
+    reason = "failed: by the test"
+    assert {name: row["left_out"] for name, row in rows.items() if row["left_out"]} == {
+        "soup": f"member 0 ({reason})",
+        "served-mix": f"member 0 ({reason})",
+    }
+    finished = {name: row["status"] for name, row in rows.items()}
+    nobody = f"failed: no member finished: member 0 ({reason})"
+    assert finished == dict.fromkeys(rows, "finished") | {"interpolate": nobody}
+    monkeypatch.setattr(nets, "train", failing(train, is_retrain, first=99))
+    rows = {r["strategy"]: r for r in run_trials(data, SMALL, {0: settings}, device="cpu")}
+    assert rows["two-teachers"]["status"] == "failed: no teacher finished"
+    assert rows["soup"]["status"].startswith(f"failed: no member finished: member 0 ({reason}); member 1")
+    assert rows["distill"]["status"] == "finished"
+
+
+def is_retrain(task):
+    """A warm start that learns from labels."""
+    return task.base_share == 1 and set(task.targets.unique().tolist()) == {0.0, 1.0}
+
+
+def failing(real, which, first):
+    """A training of which the first few of these tasks fail."""
+
+    def sometimes(network, X, tasks, **options):
+        trained = real(network, X, tasks, **options)
+        for k in [k for k, task in enumerate(tasks) if which(task)][:first]:
+            trained.status[k] = "failed: by the test"
+        return trained
+
+    return sometimes
 
 
 def test_draws_are_disjoint_and_repeatable():
@@ -128,6 +243,18 @@ def test_the_papers_settings():
         paper_settings("warm", ["distil"])
     with pytest.raises(ValueError, match="start must be one of"):
         paper_settings("hot")
+
+
+def test_settings_past_the_paper():
+    dial = dial_settings()
+    assert {s.name for s in dial} == {"cold"} | {cls.name for cls in ALL} - {cls.name for cls in PAPER}
+    assert len(trials.needed_by(tuple(dial))) == 1 + 8 + 4 * 10 + 4 * 9  # cold, retrains, students, the field
+    assert settings_of(["dial"]) == dial
+    assert settings_of(["paper"], "both") == paper_settings("both")
+    assert len(settings_of(["all"])) == len(set(paper_settings() + dial))
+    assert {s.students for s in settings_of(["two-teachers"])} == {1, 4}
+    with pytest.raises(ValueError, match="unknown strategy 'dail'. Did you mean 'dial'"):
+        settings_of(["dail"])
 
 
 def test_the_ablation_lies_between_distillation_and_anchor():

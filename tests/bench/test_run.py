@@ -146,7 +146,7 @@ def test_commands_from_run_to_tables(tmp_path):
     sizes = ("--network", "fcn-4", "--initial", 40, "--validation", 20, "--batch", 30, "--epochs", 2, "--trials", 2)
     made = lowchurn("bench", "run", "wine", *sizes, "--device", "cpu", "--store", store)
     assert made.returncode == 0, made.stderr
-    assert "148 new models, 0 failed, 0 were there." in made.stdout
+    assert "148 new rows, 0 failed, 0 were there." in made.stdout
     assert "fcn-4" in lowchurn("bench", "status", "--store", store).stdout
     tables = lowchurn("bench", "tables", "--store", store, "--out", tmp_path / "tables")
     assert (tmp_path / "tables" / "all-raw-warm-epochs2.md").exists(), tables.stderr

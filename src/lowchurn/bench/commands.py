@@ -28,7 +28,12 @@ def run_command(
     store: StoreOption = STORE,
     data: DataOption = None,
     network: Annotated[list[str] | None, typer.Option(help="Such as fcn-1000; may be given often.")] = None,
-    strategy: Annotated[list[str] | None, typer.Option(help="Such as distill; all without it.")] = None,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strategy", "--strategies", help="Such as distill, or paper, dial, all; the paper's without it."
+        ),
+    ] = None,
     start: Annotated[str, typer.Option(help="Where strategies start: warm, cold, both or default.")] = "warm",
     ablation: Annotated[bool, typer.Option("--ablation", help="The steps from distillation to anchor.")] = False,
     trials: Annotated[int, typer.Option(help="Trials of each setting.")] = 100,
@@ -49,7 +54,7 @@ def run_command(
     """Train and measure what the store does not hold yet; the same command goes on where it was stopped."""
     from lowchurn.bench.ablation import ablation_settings
     from lowchurn.bench.loading import expand
-    from lowchurn.bench.protocol import Protocol, paper_settings
+    from lowchurn.bench.protocol import Protocol, settings_of
     from lowchurn.bench.run import run
     from lowchurn.bench.store import Store
 
@@ -68,7 +73,7 @@ def run_command(
         for name in network or ["fcn-1000"]
         for size in initial or [1000]
     ]
-    settings = ablation_settings(start) if ablation else paper_settings(start, strategy or ())
+    settings = ablation_settings(start) if ablation else settings_of(strategy or ["paper"], start)
     counts = run(
         Store(store),
         expand(datasets),
@@ -83,7 +88,7 @@ def run_command(
         retry_failed=retry_failed,
         tell=typer.echo,
     )
-    typer.echo(f"{counts['new']} new models, {counts['failed']} failed, {counts['there']} were there.")
+    typer.echo(f"{counts['new']} new rows, {counts['failed']} failed, {counts['there']} were there.")
 
 
 @bench_app.command("status")

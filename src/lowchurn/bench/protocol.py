@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +11,22 @@ from typing import Any
 import numpy as np
 
 from lowchurn.bench.loading import LENGTH, VOCABULARY, Data
-from lowchurn.checks import check_choice
-from lowchurn.strategies import ALL, PAPER, Strategy, one_hot, paper_grid
+from lowchurn.checks import check_choice, unknown_name
+from lowchurn.strategies import (
+    ALL,
+    PAPER,
+    ColdStart,
+    Constrained,
+    Dissonance,
+    FocalDistill,
+    Interpolate,
+    LocalSmoothing,
+    ServedMixture,
+    Soup,
+    Strategy,
+    TwoTeachers,
+    paper_grid,
+)
 
 NETWORKS = ("fcn", "convnet", "transformer", "resnet")
 STARTS = ("warm", "cold", "default", "both")
@@ -152,8 +165,6 @@ def paper_settings(start: str = "warm", names: Sequence[str] = ()) -> list[Strat
     >>> len(paper_settings("warm")), len(paper_settings("both"))
     (74, 137)
     """
-    from lowchurn.checks import unknown_name
-
     check_choice("bench", "start", start, STARTS)
     known = {cls.name: cls for cls in ALL}
     for name in names:
@@ -163,12 +174,65 @@ def paper_settings(start: str = "warm", names: Sequence[str] = ()) -> list[Strat
     for name, cls in known.items():
         if name not in names if names else cls not in PAPER:
             continue
-        if "start" not in cls.__dataclass_fields__ or start == "default":
-            found += paper_grid(cls)
-        else:
-            for one in ("warm", "cold") if start == "both" else (start,):
-                found += paper_grid(cls, start=one)
+        found += _grids(cls, start)
     return found
+
+
+def dial_settings(start: str = "warm", members: int = 8, students: int = 4) -> list[Strategy]:
+    """The settings past the paper, and the cold start that they are measured by.
+
+    Parameters
+    ----------
+    start : {"warm", "cold", "default", "both"}
+        Where those of the field start: focal distillation, dissonance, constrained training, local smoothing. Retrains
+        that are averaged or teach start from the base.
+    members, students : int
+        Retrains that are averaged or teach, and students that are averaged.
+
+    Examples
+    --------
+    >>> from lowchurn.bench.protocol import dial_settings
+    >>> len(dial_settings()), len(dial_settings("both"))
+    (87, 123)
+    """
+    check_choice("bench", "start", start, STARTS)
+    return [
+        ColdStart(),
+        *paper_grid(Soup, members=members),
+        *paper_grid(Interpolate),
+        *paper_grid(TwoTeachers, members=members),
+        *paper_grid(TwoTeachers, members=members, students=students),
+        *paper_grid(ServedMixture, members=members, start="warm"),
+        *(s for cls in (FocalDistill, Dissonance, Constrained, LocalSmoothing) for s in _grids(cls, start)),
+    ]
+
+
+def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
+    """The settings of groups (``paper``, ``dial``, ``all``) and of strategies by name, each once.
+
+    Examples
+    --------
+    >>> from lowchurn.bench.protocol import settings_of
+    >>> len(settings_of(["all"])), len(settings_of(["cold", "soup"]))
+    (160, 11)
+    """
+    paper, dial = paper_settings(start), dial_settings(start)
+    groups = {"paper": paper, "dial": dial, "all": [*paper, *dial]}
+    known = [*groups, *(cls.name for cls in ALL)]
+    found: list[Strategy] = []
+    for name in names:
+        if name not in known:
+            raise unknown_name("bench", "strategy", name, known)
+        found += groups.get(name, [s for s in groups["all"] if s.name == name])
+    return list(dict.fromkeys(found))
+
+
+def _grids(cls: type[Strategy], start: str) -> list[Strategy]:
+    """A strategy's grid at its start or starts."""
+    if "start" not in cls.__dataclass_fields__ or start == "default":
+        return paper_grid(cls)
+    starts = ("warm", "cold") if start == "both" else (start,)
+    return [strategy for one in starts for strategy in paper_grid(cls, start=one)]
 
 
 def start_of(strategy: Strategy) -> str:
@@ -192,169 +256,3 @@ def make_network(name: str, data: Data) -> Any:
         raise ValueError(f"bench: {name} reads images, but {data.name} has rows of shape {shape}.")
     make = {"convnet": networks.convnet, "resnet": networks.resnet}[kind]
     return make(int(size), shape=shape, classes=data.classes)
-
-
-def run_trials(
-    data: Data,
-    protocol: Protocol,
-    wanted: dict[int, list[Strategy]],
-    *,
-    device: str = "auto",
-    dtype: str = "float32",
-    memory_limit: float | None = None,
-    threads: int | None = None,
-) -> list[dict[str, Any]]:
-    """Train and measure some settings in some trials, all together.
-
-    Parameters
-    ----------
-    data : Data
-        Scaled already, if the protocol says so.
-    wanted : dict of int to list of Strategy
-        Settings for each trial.
-    device, dtype, memory_limit, threads
-        As in :func:`lowchurn.nets.train`.
-
-    Returns
-    -------
-    list of dict
-        One for each setting and trial, with what was measured.
-    """
-    import torch
-
-    from lowchurn.nets import Task, train
-
-    began = time.perf_counter()
-    network = make_network(protocol.network, data)
-    place = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else torch.device(device)
-    kind = getattr(torch, dtype)
-    rows = data.X.reshape(len(data.X), -1) if protocol.network.startswith("fcn-") else data.X
-    pool = torch.from_numpy(np.ascontiguousarray(rows)).to(place)
-    pool = pool.to(kind) if pool.is_floating_point() else pool
-    labels = torch.from_numpy(data.y).to(place)
-    test, truth = pool[torch.from_numpy(data.test).to(place)], labels[torch.from_numpy(data.test).to(place)]
-    options: dict[str, Any] = {
-        "epochs": protocol.epochs,
-        "patience": protocol.patience,
-        "loss": protocol.loss,
-        "device": str(place),
-        "dtype": dtype,
-        "memory_limit": memory_limit,
-        "threads": threads,
-        "progress": False,
-    }
-    trials = list(wanted)
-    draws = [draw(data, protocol, trial) for trial in trials]
-
-    def truth_of(chosen: np.ndarray) -> Any:
-        return one_hot(labels[torch.from_numpy(chosen).to(place)], data.classes).to(kind)
-
-    held_out = [truth_of(d.validation) for d in draws]
-    base = train(
-        network,
-        pool,
-        [
-            Task(d.initial, truth_of(d.initial), d.validation, v, seed=d.base_seed)
-            for d, v in zip(draws, held_out, strict=True)
-        ],
-        **options,
-    )
-    before = base.decisions(test)
-    base_right = before == truth
-    base_accuracy = base_right.double().mean(dim=1).tolist()
-    both = [d.both for d in draws]
-    proba = torch.softmax(base.outputs(pool, np.stack(both)), dim=-1)
-    onehot = [truth_of(rows) for rows in both]
-    good = [i for i in range(len(trials)) if base.status[i] == "finished"]
-
-    tasks, owners = [], []
-    for strategy in dict.fromkeys(s for i in good for s in wanted[trials[i]]):
-        members = [i for i in good if strategy in wanted[trials[i]]]
-        targets = _targets(strategy, onehot, proba, members)
-        for i, target in zip(members, targets, strict=True):
-            tasks.append(
-                Task(
-                    rows=both[i],
-                    targets=target,
-                    validation=draws[i].validation,
-                    validation_targets=held_out[i],
-                    seed=draws[i].seed,
-                    start=(base, i) if strategy.base_share else None,
-                    base_share=strategy.base_share,
-                    mixing=strategy.mixing,
-                    coupling=strategy.coupling,
-                )
-            )
-            owners.append((i, strategy))
-    results = []
-    for i, trial in enumerate(trials):
-        if i not in good:
-            reason = f"failed: the base {base.status[i].removeprefix('failed: ')}"
-            results += [_row(data, protocol, trial, s, draws[i].seed, reason) for s in wanted[trial]]
-    if tasks:
-        trained = train(network, pool, tasks, **options)
-        measured = _measure(trained.decisions(test), before, base_right, truth, [i for i, _ in owners])
-        for k, (i, strategy) in enumerate(owners):
-            row = _row(data, protocol, trials[i], strategy, draws[i].seed, trained.status[k])
-            row |= {"epochs": int(trained.epochs[k]), "base_accuracy": base_accuracy[i]}
-            if trained.status[k] == "finished":
-                row |= {name: float(values[k]) for name, values in measured.items()}
-                row["validation_loss"] = float(trained.loss[k])
-            results.append(row)
-    seconds = time.perf_counter() - began
-    where = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
-    for row in results:
-        row |= {"block_seconds": seconds, "block_models": len(results), "seconds": seconds / len(results)}
-        row |= {"device": where, "dtype": dtype}
-    return results
-
-
-def _targets(strategy: Strategy, onehot: list[Any], proba: Any, members: list[int]) -> list[Any]:
-    """What each of these trials aims at; the labels themselves, not copies, where that is what a strategy wants."""
-    import torch
-
-    if type(strategy)._targets is Strategy._targets:
-        return [onehot[i] for i in members]
-    if not strategy.rowwise:
-        return [strategy.targets(onehot[i], proba[i]) for i in members]
-    # Row by row, so all trials can be done at once.
-    flat = strategy.targets(torch.cat([onehot[i] for i in members]), proba[members].flatten(0, 1))
-    return list(flat.view(len(members), *onehot[0].shape))
-
-
-def _measure(after: Any, before: Any, base_right: Any, truth: Any, owners: list[int]) -> dict[str, np.ndarray]:
-    """Shares of the test rows for every model, counted on the device, some models at a time."""
-    import torch
-
-    index = torch.tensor(owners, device=after.device)
-    shares: dict[str, list[Any]] = {"accuracy": [], "churn": [], "broken": [], "fixed": []}
-    size = max(1, 2**28 // max(1, after.shape[1]))
-    for first in range(0, len(after), size):
-        part, own = after[first : first + size], index[first : first + size]
-        right, changed, was_right = part == truth, part != before[own], base_right[own]
-        for name, chosen in (
-            ("accuracy", right),
-            ("churn", changed),
-            ("broken", changed & was_right),
-            ("fixed", changed & right),
-        ):
-            shares[name].append(chosen.sum(dim=1).double() / after.shape[1])
-    return {name: torch.cat(parts).cpu().numpy() for name, parts in shares.items()}
-
-
-def _row(data: Data, protocol: Protocol, trial: int, strategy: Strategy, seed: int, status: str) -> dict[str, Any]:
-    undefined = dict.fromkeys(("accuracy", "churn", "broken", "fixed", "base_accuracy", "validation_loss"))
-    return {
-        "dataset": data.name,
-        **protocol.key,
-        "strategy": strategy.name,
-        "setting": strategy.setting,
-        "trial": trial,
-        "start": start_of(strategy),
-        "seed": seed,
-        **undefined,
-        "epochs": None,
-        "test_rows": len(data.test),
-        "status": status,
-        "data": data.fingerprint,
-    }

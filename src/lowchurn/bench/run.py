@@ -15,13 +15,13 @@ from typing import Any
 
 from lowchurn import __version__
 from lowchurn.bench.loading import Data, load
-from lowchurn.bench.protocol import Protocol, check_size, make_network, run_trials
+from lowchurn.bench.protocol import Protocol, check_size, draw, make_network
 from lowchurn.bench.store import FINISHED, Row, Store, key_of
+from lowchurn.bench.trials import COPIES, needed_by, row_of, run_trials
 from lowchurn.checks import check_choice
 from lowchurn.strategies import Strategy
 
 BLOCK_WEIGHTS = 2.5e7  # of one block on a CPU: about half a minute of work, which a kill may cost
-COPIES = 12  # of a model's weights that training takes at most: state, start, moments and what is moved about
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Block:
 
     @property
     def models(self) -> int:
-        return sum(map(len, self.wanted.values()))
+        """How many are trained; settings may share some."""
+        return sum(len(needed_by(tuple(settings))) for settings in self.wanted.values())
 
 
 def run(
@@ -109,7 +110,7 @@ def run(
                 one = loaded[name, protocol.scale]
                 missing = _missing(one, protocol, settings, trials, done)
                 counts["there"] += len(settings) * trials - sum(map(len, missing.values()))
-                size = block or _block_size(one, protocol, len(settings), on_gpu, jobs)
+                size = block or _block_size(one, protocol, len(needed_by(tuple(settings))), on_gpu, jobs)
                 blocks += _cut(one, protocol, missing, size)
         blocks.sort(key=lambda b: -_cost(b))  # the longest first: no long one is left alone at the end
         workers = min(jobs or (4 if on_gpu else 1), max(1, len(blocks)))
@@ -118,13 +119,16 @@ def run(
         def work(one: Block) -> None:
             rows, seconds = _run_block(one, device, dtype, limit, threads), time.perf_counter() - begun
             created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            short = sum(bool(row.pop("left_out")) for row in rows)
             added = store.append(row | {"version": version, "created": created} for row in rows)
             failed = sum(row["status"] != FINISHED for row in rows)
             counts["new"] += added
             counts["failed"] += failed
             tell(
                 f"{seconds:8.1f} s  {one.data.name} {one.protocol.network} {one.protocol.initial}: "
-                f"{len(one.wanted)} trials, {added} models" + (f", {failed} failed" if failed else "")
+                f"{len(one.wanted)} trials, {one.models} models, {added} rows"
+                + (f", {failed} failed" if failed else "")
+                + (f", {short} without members that failed" if short else "")
             )
 
         if workers == 1:
@@ -185,9 +189,7 @@ def _run_block(block: Block, device: str, dtype: str, limit: float | None, threa
 
 def failed_row(block: Block, trial: int, strategy: Strategy, reason: str, dtype: str) -> Row:
     """The row of a model that could not be trained."""
-    from lowchurn.bench.protocol import _row, draw
-
-    row = _row(block.data, block.protocol, trial, strategy, draw(block.data, block.protocol, trial).seed, reason)
+    row = row_of(block.data, block.protocol, trial, strategy, draw(block.data, block.protocol, trial).seed, reason)
     nothing = {"seconds": None, "block_seconds": None, "block_models": block.models, "device": "", "dtype": dtype}
     return row | nothing
 
@@ -223,12 +225,15 @@ def _cost(block: Block) -> float:
     return block.models * _weights(block.data, block.protocol)
 
 
-def _block_size(data: Data, protocol: Protocol, settings: int, on_gpu: bool, jobs: int | None) -> int:
-    """Trials that fit into memory together, or make about half a minute of work on a CPU."""
-    each = settings * _weights(data, protocol)
+def _block_size(data: Data, protocol: Protocol, models: int, on_gpu: bool, jobs: int | None) -> int:
+    """Trials that fit into memory together, or make about half a minute of work on a CPU.
+
+    Averages of trained models are made some at a time when training has given its memory back.
+    """
+    each = models * _weights(data, protocol)
     if not on_gpu:
         return max(1, int(BLOCK_WEIGHTS // each))
-    rows = settings * (protocol.initial + protocol.batch) * (data.classes * 8 + 40)  # targets, orders, row numbers
+    rows = models * (protocol.initial + protocol.batch) * (data.classes * 8 + 40)  # targets, orders, row numbers
     return max(1, int(0.8 * _gpu_memory() / (jobs or 4) // (4 * COPIES * each + rows)))
 
 

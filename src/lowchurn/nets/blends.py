@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lowchurn.checks import check_number, to_numpy
@@ -73,28 +72,28 @@ def average(
     >>> bool((dial.logits(X)[2] == base.logits(X)[0]).all())
     True
     """
-    groups = [[int(i) for i in group] for group in groups]
-    shares = [0.0] * len(groups) if shares is None else [float(share) for share in shares]
-    _check(trained, groups, bases, shares, rows)
-    finished = [[i for i in group if trained.status[i] == FINISHED] for group in groups]
+    members = [[int(i) for i in group] for group in groups]
+    dial = [0.0] * len(members) if shares is None else [float(share) for share in shares]
+    _check(trained, members, bases, dial, rows)
+    finished = [[i for i in group if trained.status[i] == FINISHED] for group in members]
     status = [
-        _status(trained, *one) for one in zip(groups, finished, bases or [None] * len(groups), shares, strict=True)
+        _status(trained, group, finished[k], None if bases is None else bases[k], dial[k])
+        for k, group in enumerate(members)
     ]
-    state = _blended(trained, finished, bases, shares)
     result = Trained(
         trained.template,
         trained.settings,
-        state,
+        _blended(trained, finished, bases, dial),
         status,
-        np.array([trained.epochs[group].sum() for group in groups], dtype=int),
-        np.full(len(groups), math.nan),
-        left_out=["; ".join(_named(trained, i) for i in group if trained.status[i] != FINISHED) for group in groups],
+        np.array([trained.epochs[group].sum() for group in members], dtype=int),
+        np.full(len(members), math.nan),
+        left_out=["; ".join(_named(trained, i) for i in group if trained.status[i] != FINISHED) for group in members],
     )
     if any(isinstance(layer, _BatchNorm) and layer.track_running_stats for layer in trained.template.modules()):
         mixed = [
             k
-            for k, s in enumerate(shares)
-            if status[k] == FINISHED and (0 < s < 1 or (s == 0 and len(finished[k]) > 1))
+            for k, share in enumerate(dial)
+            if status[k] == FINISHED and (0 < share < 1 or (share == 0 and len(finished[k]) > 1))
         ]
         if mixed and X is None:
             raise ValueError(
@@ -190,9 +189,9 @@ def _gathered(name: str, like: torch.Tensor, bases: Sequence[tuple[Trained, int]
     for k, (source, _) in enumerate(bases):
         sources.setdefault(id(source), []).append(k)
     for places in sources.values():
-        source = bases[places[0]][0].state[name]
-        index = torch.tensor([bases[k][1] for k in places], device=source.device)
-        found[torch.tensor(places, device=like.device)] = source[index].to(like.device, like.dtype)
+        value = bases[places[0]][0].state[name]
+        index = torch.tensor([bases[k][1] for k in places], device=value.device)
+        found[torch.tensor(places, device=like.device)] = value[index].to(like.device, like.dtype)
     return found
 
 
@@ -211,9 +210,5 @@ def _renew_statistics(result: Trained, k: int, X: Any, rows: Any) -> None:
     # Parts of nearly the same size: a last batch of a single row could not be normalised.
     for part in torch.tensor_split(pool, math.ceil(len(pool) / result.settings.batch_size)):
         module(part)
-    for name, value in _buffers(module).items():
+    for name, value in module.named_buffers():
         result.state[name][k] = value
-
-
-def _buffers(module: nn.Module) -> State:
-    return dict(module.named_buffers())

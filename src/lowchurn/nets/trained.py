@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +68,19 @@ class Trained:
         module = copy.deepcopy(self.template).to(self.settings.dtype)
         module.load_state_dict(self.state_dict(model))
         return module.eval()
+
+    def take(self, models: Sequence[int]) -> Trained:
+        """Some of the models, in this order."""
+        index = torch.tensor(list(models), device=self.settings.device)
+        return Trained(
+            self.template,
+            self.settings,
+            {name: value[index] for name, value in self.state.items()},
+            [self.status[k] for k in models],
+            self.epochs[list(models)],
+            self.loss[list(models)],
+            [self.left_out[k] for k in models] if self.left_out else [],
+        )
 
     def outputs(self, X: Any, rows: Any = None) -> torch.Tensor:
         """Logits of every model as a tensor on the device: of every row of X, or of each model's own rows (K, n)."""
