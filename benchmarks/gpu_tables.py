@@ -5,7 +5,9 @@
     lowchurn bench import OUT/raw.tar --store STORE                     # where pyarrow is
 
 Plans: raw, scaled (Table 1, target strategies started warm, then cold), small (fcn-10, -100), large (fcn-10000), huge
-(fcn-100000), each for initial sizes 1000 and 100, ablation (phishing). Kernels are compiled beforehand by several
+(fcn-100000), each for initial sizes 1000 and 100, ablation (phishing); dial (what is past the paper, raw and scaled),
+small-scaled (the paper's strategies for fcn-100, where "small" leaves them out), digits (a convnet on scikit-learn's
+digits, everything). Kernels are compiled beforehand by several
 processes at once (``--warm-up``), which Triton keeps on disk; the timings leave that out and say so.
 """
 
@@ -26,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from lowchurn.bench.ablation import ablation_settings
 from lowchurn.bench.datasets import names_of
-from lowchurn.bench.protocol import Protocol, paper_settings
+from lowchurn.bench.protocol import Protocol, dial_settings, paper_settings
 from lowchurn.bench.run import code_version, run
 from lowchurn.bench.store import Store
 
@@ -43,6 +45,20 @@ PLANS = {
     + [("fcn-1000 from 100", OPENML, [Protocol("fcn-1000", 100)], paper_settings("warm"))],
     "large": [(f"from {n}", OPENML, [Protocol("fcn-10000", n)], paper_settings("warm")) for n in SIZES],
     "huge": [(f"from {n}", OPENML, [Protocol("fcn-100000", n)], paper_settings("warm")) for n in SIZES],
+    "dial": [
+        (f"{network} {'scaled' if scale else 'raw'}", OPENML, [Protocol(network, scale=scale)], dial_settings())
+        for network in ("fcn-1000", "fcn-100")
+        for scale in (False, True)
+    ],
+    "small-scaled": [
+        ("scaled, warm start", OPENML, [Protocol("fcn-100", scale=True)], paper_settings("warm")),
+        ("scaled, cold start", OPENML, [Protocol("fcn-100", scale=True)], paper_settings("cold")),
+        ("raw, cold start", OPENML, [Protocol("fcn-100")], paper_settings("cold")),
+    ],
+    "digits": [
+        (name, ("digit_images",), [Protocol("convnet-1", initial=400, batch=400)], settings)
+        for name, settings in (("dial", dial_settings()), ("paper", paper_settings("both")))
+    ],
     "ablation": [("phishing", ("phishing",), [Protocol()], ablation_settings("warm"))],
 }
 

@@ -97,6 +97,7 @@ DATASETS: tuple[Spec, ...] = (
     ),
     Spec("imdb", "imdb", "text", "huggingface:stanfordnlp/imdb"),
     Spec("digits", "built-in", "built-in", "scikit-learn:load_digits"),
+    Spec("digit_images", "built-in", "built-in", "scikit-learn:load_digits"),
     Spec("breast_cancer", "built-in", "built-in", "scikit-learn:load_breast_cancer"),
     Spec("wine", "built-in", "built-in", "scikit-learn:load_wine"),
 )
