@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn.bench.dial import along_the_dial
 from lowchurn.bench.store import Row
 from lowchurn.bench.tables import METHODS, Averages, ablation_table, averaged, beside_the_paper, cold_accuracy_table
 from lowchurn.metrics import cost_curve, pareto_front
@@ -174,6 +175,47 @@ def ablation_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> 
     lines = chart.mark_line().encode(x=x, y=y, color=colour)
     points = chart.mark_point(filled=True, size=50, opacity=1).encode(x=x, y=y, color=colour)
     return _styled((lines + points).properties(width=460, height=300), "From distillation to the anchor method")
+
+
+DIAL_SERIES = {
+    "soup": ("#0072B2", "circle"),
+    "distill, warm start": ("#D55E00", "triangle-up"),
+    "distill, cold start": ("#E69F00", "diamond"),
+    "cold start": ("#000000", "square"),
+}
+
+
+def dial_figure(rows: Iterable[Row], variant: dict[str, Any], network: str | None = None) -> Any | None:
+    """Churn against accuracy along a soup's dial, beside distillation's settings and the cold start; None without them.
+
+    One panel a data set. The dashed line is the cold start's accuracy: what lies above it is as accurate, and the
+    further left, the fewer decisions change.
+    """
+    points = along_the_dial(rows, variant, network)
+    if not points:
+        return None
+    alt = _altair()
+    names = [name for name in DIAL_SERIES if any(point["series"] == name for point in points)]
+    series = alt.Color(
+        "series:N", title=None, sort=names, scale=alt.Scale(domain=names, range=[DIAL_SERIES[n][0] for n in names])
+    )
+    shapes = alt.Scale(domain=names, range=[DIAL_SERIES[n][1] for n in names])
+    x = alt.X("churn:Q", title="churn, %", scale=alt.Scale(type="sqrt", zero=True, nice=False))
+    y = alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False))
+    chart = alt.Chart(alt.Data(values=points))
+    bar = chart.transform_filter(alt.datum.series == "cold start").mark_rule(color="#999999", strokeDash=[4, 4])
+    lines = chart.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=series, order="setting:Q")
+    marks = chart.mark_point(filled=True, size=45, opacity=1).encode(
+        x=x, y=y, color=series, shape=alt.Shape("series:N", title=None, sort=names, scale=shapes)
+    )
+    panels = (bar.encode(y=y) + lines + marks).properties(width=230, height=170)
+    label = "dataset:N" if len({point["network"] for point in points}) == 1 else "where:N"
+    for point in points:
+        point["where"] = f"{point['dataset']}, {point['network']}"
+    facets = panels.facet(label, columns=3).resolve_scale(x="independent", y="independent")
+    network = f", {points[0]['network']}" if label == "dataset:N" else ""
+    kind = "standardised features" if variant["scale"] else "raw features"
+    return _styled(facets, f"Churn against accuracy along the dial{network}, {kind}")
 
 
 def save(chart: Any, path: Path) -> list[Path]:
