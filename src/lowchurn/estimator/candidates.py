@@ -74,7 +74,7 @@ class Ruler:
     def measure(self, candidate: Candidate, proba: np.ndarray) -> Candidate:
         values = self.changes(proba)
         churn = float(np.average(values, weights=self.weights))
-        broken = (self.base_decisions == self.y) & (self.errors(proba) > 0)
+        base_right, right = self.base_decisions == self.y, self.errors(proba) == 0
         accuracy = 1 - self.error(proba)
         return Candidate(
             candidate.strategy,
@@ -82,11 +82,13 @@ class Ruler:
             risk=self.risk(proba),
             accuracy=accuracy,
             churn=churn,
-            broken=float(np.average(broken, weights=self.weights)),
+            broken=float(np.average(base_right & ~right, weights=self.weights)),
             accuracy_interval=share_interval(accuracy, self.weights),
             churn_interval=share_interval(churn, self.weights) if self.hard else mean_interval(values, self.weights),
             status=candidate.status,
             seconds=candidate.seconds,
+            fixed=float(np.average(right & ~base_right, weights=self.weights)),
+            dial=candidate.dial,
         )
 
 

@@ -35,6 +35,10 @@ class Candidate:
         Why it failed or was skipped.
     seconds : float
         Time of its training, NaN where several were trained together.
+    fixed : float
+        Share of rows wrong in the base and right here.
+    dial : float
+        Where it stands between the new model (0) and the base (1); NaN for candidates that are not on a dial.
 
     Examples
     --------
@@ -54,6 +58,8 @@ class Candidate:
     status: str = "trained"
     reason: str = ""
     seconds: float = NAN
+    fixed: float = NAN
+    dial: float = NAN
 
     @property
     def name(self) -> str:
