@@ -50,6 +50,7 @@ def plain_training(template, X, task, *, epochs, patience=5, batch_size=32, squa
     rows, targets = torch.as_tensor(task.rows), torch.as_tensor(np.asarray(task.targets, dtype=float))
     weights = torch.ones(len(rows)).double() if task.weights is None else torch.as_tensor(task.weights).double()
     labels = torch.as_tensor(np.asarray(task.validation_targets, dtype=float))
+    labels_only, multiplier = targets, 0.0
     best, waited, step, kept = math.inf, 0, 0, None
     for epoch in range(epochs):
         order = draws.shuffles(keys(task.seed), epoch, len(rows))[0]
@@ -81,6 +82,11 @@ def plain_training(template, X, task, *, epochs, patience=5, batch_size=32, squa
         with torch.no_grad():
             held_out = X[torch.as_tensor(task.validation)]
             current = float(row_loss(modules[0].eval()(held_out), labels, squared).mean())
+            if task.limit is not None:
+                pull = torch.as_tensor(np.asarray(task.pull, dtype=float))
+                churn = float((modules[0](X[rows]).argmax(-1) != pull.argmax(-1)).double().mean())
+                multiplier = max(0.0, multiplier + 20 * (churn - task.limit))
+                targets = (labels_only + multiplier * pull) / (1 + multiplier)
         if current < best:
             best, waited, kept = current, 0, copy.deepcopy(modules[0])
         else:

@@ -8,7 +8,19 @@ from torch import nn
 from lowchurn import strategies
 from lowchurn.nets import Task, TrainingInterrupted, strategy_tasks, train
 from lowchurn.nets.networks import Resnet, convnet, fcn, transformer
-from lowchurn.strategies import Anchor, CoDistill, ColdStart, Distill, Mixup, ShrinkPerturb, WarmStart, paper_grid
+from lowchurn.strategies import (
+    Anchor,
+    CoDistill,
+    ColdStart,
+    Constrained,
+    Distill,
+    Mixup,
+    ShrinkPerturb,
+    Soup,
+    TwoTeachers,
+    WarmStart,
+    paper_grid,
+)
 from tests.nets.slow_twin import plain_training
 
 RNG = np.random.default_rng(0)
@@ -62,6 +74,8 @@ SETTINGS = [
     Anchor(0.4, 0.7),
     Distill(0.3),
     Distill(0.7, start="warm"),
+    Constrained(0.02),
+    Constrained(0.3, start="warm"),
 ]
 
 
@@ -87,6 +101,8 @@ def make_tasks(network, X, y, settings, seed=5):
             "seed": seed + i,
             "mixing": s.mixing,
             "coupling": s.coupling,
+            "limit": s.limit,
+            "pull": None if s.limit is None else s.pull(proba),
             "base_share": s.base_share,
             "start": state if s.base_share else None,
         }
@@ -126,7 +142,8 @@ def test_every_strategy_equals_a_plain_loop(world, generic):
 @pytest.mark.parametrize("restore_best", [False, True])
 def test_early_stopping_and_squared_loss_equal_a_plain_loop(world, restore_best):
     network, (X, y) = WORLDS[world]
-    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.5, start="cold"), Mixup(0.5)])
+    settings = [ColdStart(), Distill(0.4), CoDistill(0.5, start="cold"), Mixup(0.5)]
+    tasks = make_tasks(network, X, y, [*settings, Constrained(0.02), Constrained(0.4, start="warm")])
     rate = {"fcn": 0.05, "convnet": 0.0005, "own": 0.02}[world]
     options = {"epochs": 25, "patience": 2, "learning_rate": rate, "restore_best": restore_best}
     trained = train(network, X, tasks, device="cpu", dtype="float64", loss="squared", **options)
@@ -137,6 +154,48 @@ def test_early_stopping_and_squared_loss_equal_a_plain_loop(world, restore_best)
         stopped.append(epochs)
         assert_same(trained, i, module, epochs, loss, X, tolerance=1e-7)
     assert len(set(stopped)) > 1  # models have left the stack at different times
+
+
+def test_a_limit_on_churn_works_beside_mixing_and_coupling():
+    network, (X, y) = WORLDS["fcn"]
+    limited = make_tasks(network, X, y, [Constrained(0.05)])[0]
+    tasks = [
+        Task(**vars(limited) | {"mixing": 0.4, "seed": 3}),
+        Task(**vars(limited) | {"coupling": 0.3, "seed": 4}),
+        Task(**vars(limited) | {"coupling": 0.6, "limit": 0.5, "seed": 5}),
+    ]
+    options = {"epochs": 8, "patience": 1}
+    trained = train(network, X, tasks, device="cpu", dtype="float64", **options)
+    for i, task in enumerate(tasks):
+        assert_same(trained, i, *plain_training(network, X, task, **options), X)
+
+
+def test_a_lower_limit_on_churn_gives_fewer_changed_decisions():
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(500, 5))
+    y = (X[:, 0] + 0.7 * rng.normal(size=500) > 0).astype(int)
+    decided = (X[:, 0] + X[:, 1] > 0).astype(int)  # a base that looks at something else, too
+    limits = (1.0, 0.2, 0.1, 0.02)
+    tasks = [
+        task
+        for seed in range(6)
+        for task in strategy_tasks(
+            [ColdStart(), *(Constrained(limit) for limit in limits)],
+            rows=np.arange(400),
+            y=y,
+            classes=2,
+            validation=np.arange(400, 500),
+            seed=seed,
+            base_proba=np.eye(2)[decided[:400]],
+        )
+    ]
+    options = {"epochs": 80, "patience": 80, "learning_rate": 0.003, "device": "cpu"}
+    trained = train(fcn(50, inputs=5, classes=2), X, tasks, **options)
+    for value in trained.state.values():
+        torch.testing.assert_close(value[0], value[1], rtol=0, atol=0)  # a limit of 1 is none
+    churn = (trained.predict(X[:400]) != decided[:400]).mean(axis=1).reshape(6, -1).mean(axis=0)
+    assert (np.diff(churn[1:]) < -0.03).all()
+    np.testing.assert_allclose(churn[2:], limits[1:], atol=0.06)  # it swings around the limit
 
 
 def test_residual_networks_train_through_the_generic_path():
@@ -288,6 +347,10 @@ BAD = {
     "weights must hold 110 finite": {"weights": -np.ones(110)},
     "base_share is 1.0, but there is no start": {"base_share": 1.0},
     "same number of classes": {"targets": np.ones((110, 2))},
+    "limit is 0.1, but there is no pull": {"limit": 0.1},
+    r"limit must be in \[0, 1\], got 2.0": {"limit": 2.0, "pull": np.ones((110, 3))},
+    "pull must have shape .110, classes.": {"limit": 0.1, "pull": np.ones((3, 3))},
+    "targets and pull must have the same number": {"limit": 0.1, "pull": np.ones((110, 2))},
 }
 
 
@@ -322,6 +385,10 @@ def test_bad_calls_are_refused_before_training():
         train(lambda: 3, X, tasks, device="cpu")
     with pytest.raises(ValueError, match="starts from the base's weights"):
         strategy_tasks([WarmStart()], rows=[0], y=[0, 1], classes=2, validation=[1], seed=0)
+    with pytest.raises(ValueError, match="is an average of trained models and not trained itself"):
+        strategy_tasks([Soup()], rows=[0], y=[0, 1], classes=2, validation=[1], seed=0)
+    with pytest.raises(ValueError, match="learns from teachers, but teacher_proba is None"):
+        strategy_tasks([TwoTeachers()], rows=[0], y=[0, 1], classes=2, validation=[1], seed=0, base_proba=[[0.5, 0.5]])
 
     class Unresettable(nn.Module):
         def __init__(self):

@@ -9,8 +9,9 @@ except ImportError as error:
     raise ImportError('lowchurn.nets needs torch: pip install "lowchurn[torch]"') from error
 
 from lowchurn.nets import networks
+from lowchurn.nets.blends import average
 from lowchurn.nets.tasks import Task, strategy_tasks
 from lowchurn.nets.train import train
 from lowchurn.nets.trained import Trained, TrainingInterrupted
 
-__all__ = ["Task", "Trained", "TrainingInterrupted", "networks", "strategy_tasks", "train"]
+__all__ = ["Task", "Trained", "TrainingInterrupted", "average", "networks", "strategy_tasks", "train"]

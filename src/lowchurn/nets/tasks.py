@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lowchurn.checks import to_numpy
+from lowchurn.checks import check_number, to_numpy
 from lowchurn.nets.starts import State
 from lowchurn.nets.trained import Trained
 from lowchurn.strategies import Strategy, one_hot
@@ -41,6 +41,12 @@ class Task:
         Alpha of mixup's Beta distribution.
     coupling : float, optional
         Train a coupled pair with this share of the loss between the two; the first of it is the result.
+    limit : float, optional
+        Steer the share of the training rows whose decision differs from ``pull`` to this limit: after each epoch a
+        multiplier mu, at first 0, moves by how far that share is from it, and the next one's targets are
+        ``(targets + mu * pull) / (1 + mu)``.
+    pull : array of shape (n, m), optional
+        The base's decisions as rows of zeros and a one; needed with a limit.
 
     Examples
     --------
@@ -62,6 +68,8 @@ class Task:
     weights: Any = None
     mixing: float | None = None
     coupling: float | None = None
+    limit: float | None = None
+    pull: Any = None
 
 
 def strategy_tasks(
@@ -74,6 +82,7 @@ def strategy_tasks(
     seed: int,
     base: tuple[Trained, int] | None = None,
     base_proba: Any = None,
+    teacher_proba: Any = None,
 ) -> list[Task]:
     """Tasks that retrain one base by each of these strategies on the same rows.
 
@@ -82,7 +91,8 @@ def strategy_tasks(
     Parameters
     ----------
     strategies : list of Strategy
-        One task each, in this order.
+        One task each, in this order. What is averaged of trained models (a soup) is no training: hand in the members
+        that :func:`lowchurn.strategies.trainings` lists, and average them by :func:`lowchurn.nets.average`.
     rows, validation : arrays of int
         Rows of the pool to train on and to stop on.
     y : array of int, shape (N,)
@@ -95,6 +105,8 @@ def strategy_tasks(
         The base, for strategies that start from its weights.
     base_proba : array of shape (len(rows), classes), optional
         The base's probabilities of ``rows``, for strategies that aim at them.
+    teacher_proba : array of shape (len(rows), classes), optional
+        The mean probabilities of ``rows`` by a strategy's teachers, for strategies that have them.
 
     Examples
     --------
@@ -109,14 +121,26 @@ def strategy_tasks(
     """
     y = np.asarray(y)
     onehot = one_hot(y[np.asarray(rows)], classes)
+    pull = None  # made once: arrays that tasks share are moved to the device once
     tasks = []
     for strategy in strategies:
+        if strategy.blend is not None:
+            raise ValueError(
+                f"strategy_tasks: {strategy!r} is an average of trained models and not trained itself. "
+                "Train what lowchurn.strategies.trainings() lists for it."
+            )
+        if strategy.teachers is not None and teacher_proba is None:
+            raise ValueError(f"strategy_tasks: {strategy!r} learns from teachers, but teacher_proba is None.")
+        labels = onehot if strategy.teachers is None else teacher_proba
+        targets = strategy.targets(labels, base_proba)
+        if strategy.limit is not None and pull is None:
+            pull = strategy.pull(base_proba)
         if strategy.base_share and base is None:
             raise ValueError(f"strategy_tasks: {strategy!r} starts from the base's weights, but base is None.")
         tasks.append(
             Task(
                 rows=rows,
-                targets=strategy.targets(onehot, base_proba),
+                targets=targets,
                 validation=validation,
                 validation_targets=one_hot(y[np.asarray(validation)], classes),
                 seed=seed,
@@ -124,6 +148,8 @@ def strategy_tasks(
                 base_share=strategy.base_share,
                 mixing=strategy.mixing,
                 coupling=strategy.coupling,
+                limit=strategy.limit,
+                pull=None if strategy.limit is None else pull,
             )
         )
     return tasks
@@ -155,6 +181,14 @@ def check_tasks(tasks: Sequence[Task], pool_rows: int) -> list[Task]:
             raise ValueError(
                 f"train: task {i}: base_share is {task.base_share}, but there is no start to take it from."
             )
+        pull = None
+        if task.limit is not None:
+            if task.pull is None:
+                raise ValueError(f"train: task {i}: limit is {task.limit}, but there is no pull to hold it against.")
+            check_number(f"train: task {i}", "limit", task.limit, 0, 1)
+            pull = once(_targets, i, "pull", task.pull, len(rows))
+            if pull.shape != targets.shape:
+                raise ValueError(f"train: task {i}: targets and pull must have the same number of classes.")
         checked.append(
             Task(
                 rows=rows,
@@ -167,6 +201,8 @@ def check_tasks(tasks: Sequence[Task], pool_rows: int) -> list[Task]:
                 base_share=task.base_share,
                 mixing=task.mixing,
                 coupling=task.coupling,
+                limit=task.limit,
+                pull=pull,
             )
         )
     return checked

@@ -16,8 +16,8 @@ from torch import nn
 
 from lowchurn.checks import check_choice
 from lowchurn.nets import draws
-from lowchurn.nets.losses import target_gradient
-from lowchurn.nets.stacks import Batches, Settings, Stack, make_stack
+from lowchurn.nets.data import Data, as_int64
+from lowchurn.nets.stacks import Settings, Stack, make_stack
 from lowchurn.nets.starts import State, blend, fresh_buffers, fresh_state, make_template
 from lowchurn.nets.tasks import Task, check_tasks
 from lowchurn.nets.trained import FINISHED, INTERRUPTED, Trained, TrainingInterrupted, as_pool
@@ -183,27 +183,27 @@ class _Run:
         """Tasks that can share a stack (alike in shape and kind), as many at a time as memory allows."""
         alike: dict[tuple, list[int]] = {}
         for i, task in enumerate(self.tasks):
-            kind = (len(task.rows), len(task.validation), task.mixing is not None, task.coupling is not None)
-            alike.setdefault(kind, []).append(i)
+            own = (task.mixing is not None, task.coupling is not None, task.limit is not None)
+            alike.setdefault((len(task.rows), len(task.validation), *own), []).append(i)
         limit = _memory_limit(self.settings.device) if memory_limit is None else memory_limit
-        for (rows, held_out, _, twins), members in alike.items():
-            size = max(1, int(limit // (self._bytes_of(rows, held_out) * (2 if twins else 1))))
+        for (rows, held_out, _, twins, steered), members in alike.items():
+            size = max(1, int(limit // (self._bytes_of(rows, held_out, steered) * (2 if twins else 1))))
             for first in range(0, len(members), size):
                 yield members[first : first + size]
 
-    def _bytes_of(self, rows: int, held_out: int) -> int:
+    def _bytes_of(self, rows: int, held_out: int, steered: bool) -> int:
         """A generous estimate of what one model needs while it trains."""
         item = self.settings.dtype.itemsize
         weights = sum(p.numel() for p in self.template.parameters())
         classes = self.tasks[0].targets.shape[1]
-        data = (rows + held_out) * (4 * 8 + 2 * item * (classes + 1))
+        data = (rows + held_out) * (4 * 8 + (4 if steered else 2) * item * (classes + 1))
         batch = max(self.settings.batch_size, 1) * (_activations(self.template, self.pool) + self.pool[0].numel())
         return item * (6 * weights + 8 * batch) + data
 
     def _start(self, tasks: list[Task], twins: bool) -> State:
         """Start weights (K, ...), twins side by side."""
         device, dtype = self._place
-        seeds = torch.tensor([_as_int64(t.seed) for t in tasks], device=device)
+        seeds = torch.tensor([as_int64(t.seed) for t in tasks], device=device)
         shares = torch.tensor([t.base_share for t in tasks], device=device, dtype=torch.float64)
         pair_of: list[State] = []
         for own in (seeds, draws.twin_seeds(seeds)) if twins else (seeds,):
@@ -252,7 +252,7 @@ class _Run:
         device, dtype = self._place
         twins = tasks[0].coupling is not None
         each = 2 if twins else 1
-        data = _Data(tasks, device, dtype, each)
+        data = Data(tasks, device, dtype, each)
         buffers = fresh_buffers(self.template, each * len(tasks), device, dtype)
         for name, value in self._base_buffers(tasks, each).items():
             buffers[name].copy_(value)
@@ -276,6 +276,7 @@ class _Run:
             leaving = stopped.cpu().numpy()
             advance(int(leaving.sum()), epoch + 1)
             if not leaving.any():
+                data.steer(stack, self.pool)
                 continue
             self._collect(stack, kept, active, leaving, broken, best if self.restore_best else loss, epoch + 1, each)
             if leaving.all():
@@ -286,6 +287,7 @@ class _Run:
             both = stay if each == 1 else (2 * stay.unsqueeze(1) + torch.arange(2, device=device)).flatten()
             stack.keep(both)
             kept = {name: value[stay] for name, value in kept.items()}
+            data.steer(stack, self.pool)
 
     def _base_buffers(self, tasks: list[Task], each: int) -> State:
         """Running statistics go with the base's weights; a fresh or blended start has fresh ones."""
@@ -339,73 +341,6 @@ class _Run:
         self.loss_of[who] = loss[index].cpu().numpy()
         for i, failed in zip(who, broken[index].tolist(), strict=True):
             self.status[i] = f"failed: validation loss is not finite after epoch {epoch}" if failed else FINISHED
-
-
-class _Data:
-    """Rows, targets and shuffles of the models of one stack, twins side by side."""
-
-    def __init__(self, tasks: list[Task], device: torch.device, dtype: torch.dtype, each: int) -> None:
-        self.each, self.device, self.dtype = each, device, dtype
-        self.keys = torch.tensor([_as_int64(task.seed) for task in tasks], device=device).repeat_interleave(each)
-        self.rows = self._gather([t.rows for t in tasks], torch.int64, each)
-        self.targets = self._gather([t.targets for t in tasks], dtype, each)
-        if not bool(torch.isfinite(self.targets).all()):
-            raise ValueError("train: targets must be finite, got NaN or infinite ones.")
-        ones = np.ones(self.rows.shape[1])
-        self.weights = self._gather([ones if t.weights is None else t.weights for t in tasks], dtype, each)
-        self.held_out = self._gather([t.validation for t in tasks], torch.int64, each)
-        self.labels = self._gather([t.validation_targets for t in tasks], dtype, 1)
-        self.mixing = self._numbers([t.mixing for t in tasks])
-        self.coupling = self._numbers([t.coupling for t in tasks])
-
-    def _gather(self, values: list[Any], kind: torch.dtype, times: int) -> torch.Tensor:
-        """Stack what each model has; an array that many of them share travels to the device once."""
-        unique = {id(value): value for value in values}
-        tensors = [torch.as_tensor(value) for value in unique.values()]
-        if len({t.device for t in tensors}) > 1:
-            tensors = [t.to(self.device) for t in tensors]
-        stacked = torch.stack(tensors).to(self.device, kind)
-        position = {key: place for place, key in enumerate(unique)}
-        index = torch.tensor([position[id(value)] for value in values for _ in range(times)], device=self.device)
-        return stacked if len(index) == len(stacked) else stacked[index]
-
-    def _numbers(self, values: list[float | None]) -> torch.Tensor | None:
-        if values[0] is None:
-            return None
-        return torch.tensor(values, device=self.device, dtype=torch.float64)
-
-    def batches(self, pool: torch.Tensor, epoch: int, settings: Settings) -> Batches:
-        n = self.rows.shape[1]
-        mate = mix = None
-        if self.mixing is not None:
-            steps = math.ceil(n / settings.batch_size)
-            shares = draws.mixup_shares(self.keys[:: self.each], self.mixing, epoch, steps)
-            mix = shares.to(self.dtype).repeat_interleave(self.each, dim=0)
-            mate = draws.shuffles(self.keys, epoch, n, draws.MATE)
-        order = draws.shuffles(self.keys, epoch, n)
-        coupling = None if self.coupling is None else self.coupling.to(self.dtype)
-        return Batches(pool, self.rows, self.targets, self.weights, order, mate, mix, coupling)
-
-    def validation_loss(self, stack: Stack, pool: torch.Tensor, squared: bool) -> torch.Tensor:
-        logits = stack.logits(pool, self.held_out)[:: self.each]
-        loss, _ = target_gradient(logits, self.labels, squared)
-        return loss.double().mean(dim=1)
-
-    def keep(self, index: torch.Tensor) -> None:
-        both = index
-        if self.each == 2:
-            both = (2 * index.unsqueeze(1) + torch.arange(2, device=index.device)).flatten()
-        self.labels = self.labels[index]
-        for name in ("keys", "rows", "targets", "weights", "held_out"):
-            setattr(self, name, getattr(self, name)[both])
-        if self.mixing is not None:
-            self.mixing = self.mixing[index]
-        if self.coupling is not None:
-            self.coupling = self.coupling[index]
-
-
-def _as_int64(seed: int) -> int:
-    return (int(seed) + 2**63) % 2**64 - 2**63
 
 
 def _find_device(name: str) -> torch.device:

@@ -30,6 +30,8 @@ class Trained:
         Epochs trained.
     loss : array of shape (K,)
         Last validation loss, or the best one with ``restore_best``.
+    left_out : list of str
+        Of averages (:func:`average`): for each, the members that were left out and why; "" for none.
 
     Examples
     --------
@@ -50,6 +52,7 @@ class Trained:
     status: list[str]
     epochs: np.ndarray
     loss: np.ndarray
+    left_out: list[str] = field(default_factory=list)
     _stack: Stack | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
