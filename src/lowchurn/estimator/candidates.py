@@ -117,12 +117,27 @@ class Dialled:
     preprocessing: Any
     make: Callable[[], Any]
     classes: np.ndarray
+    mean: int  # the place of the model at its new end
+    toward_base: float
+    rows: Any  # of training, where making needs them
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether it holds training rows, which batch normalisation needs."""
+        return self.rows is not None
 
     def made(self) -> Trained:
         return Trained(self.preprocessing, self.make(), self.classes)
 
     def proba(self, X: Any) -> np.ndarray:
         return self.made().proba(X)
+
+
+def dialled(learner: Learner, start: tuple[Any, Any], mean: Any, place: int, toward_base: float, rows: Any) -> Dialled:
+    """A position on the dial from a model (at this place) to the base, given as its preprocessing and its model."""
+    preprocessing, base = start
+    make = functools.partial(learner.average, [mean, base], [1 - toward_base, toward_base], rows)
+    return Dialled(preprocessing, make, learner.classes, place, toward_base, rows)
 
 
 @dataclass(eq=False)
@@ -260,11 +275,10 @@ class Trials:
         mean_place = self._means[many]
         if base_share == 0:
             return mean_place
-        ends, shares = [self._model(mean_place), self.start[1]], [1 - base_share, base_share]
-        rows = self.warm_rows if self.learner.needs_rows(ends[0]) else None  # a dial is kept, and rows with it
-        make = functools.partial(self.learner.average, ends, shares, rows)
-        name = f"{self.names[mean_place]}, {base_share:g} toward the base"
-        return self._add(name, Dialled(self.start[0], make, self.classes))
+        mean = self._model(mean_place)
+        rows = self.warm_rows if self.learner.needs_rows(mean) else None  # a dial is kept, and rows with it
+        model = dialled(self.learner, self.start, mean, mean_place, base_share, rows)
+        return self._add(f"{self.names[mean_place]}, {base_share:g} toward the base", model)
 
     def _model(self, place: int) -> Any:
         found = self.models[place]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn.estimator.base import WHO
 from lowchurn.estimator.candidates import BASE, Dialled, Ruler, Terms, Trained, Trials
 from lowchurn.estimator.frontier import Candidate, Selection
 from lowchurn.estimator.searching import aim_below
@@ -36,7 +37,11 @@ class Served:
     """What answers predictions: trained models, and perhaps the base, averaged with their weights."""
 
     def __init__(
-        self, weights: dict[int, float], base: Any, models: Sequence[Trained | Dialled], classes: np.ndarray
+        self,
+        weights: dict[int, float],
+        base: Any,
+        models: Sequence[Trained | Dialled] | Mapping[int, Trained | Dialled],
+        classes: np.ndarray,
     ) -> None:
         self.weights = weights
         self.base = base
@@ -164,6 +169,24 @@ def spend(offers: Sequence[Offer], terms: Terms) -> list[Offer]:
     return kept
 
 
+def fall_back(
+    offers: Sequence[Offer], trials: Trials, ruler: Ruler, budget: float, servable: bool
+) -> tuple[Offer, str]:
+    """No candidate keeps the budget: a blend with the base and a warning, or an error where it cannot be served."""
+    least = min((offer.churn for offer in offers), default=math.nan)
+    if not servable:
+        raise InfeasibleBudget(WHO, budget, least)
+    blends = [*mixtures(trials, ruler, budget, servable), kept_base(ruler)]
+    picked, _ = choose(blends, ruler.terms, budget, blends[0])
+    if picked is None:  # even the base changes decisions where classes are gone
+        picked = min(blends, key=lambda offer: (offer.churn, offer.cost))
+    what = "The base is kept as it is" if list(picked.weights) == [BASE] else "A blend with the base is served"
+    return picked, (
+        f"no candidate keeps max_churn={budget:g} on held-out rows; the least churn is {least:.3g}. "
+        f"{what}. Raise the budget, or try a start from the base or other strategies, to serve one model."
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Desk:
     """All that a choice needs, kept after training, so that another budget can be chosen for at once.
@@ -176,8 +199,8 @@ class Desk:
     terms: Terms
     bound: float
     changes: Sequence[np.ndarray] | None
-    models: Sequence[Trained | Dialled]
-    names: Sequence[str]
+    models: Sequence[Trained | Dialled] | Mapping[int, Trained | Dialled]
+    names: Sequence[str] | Mapping[int, str]
     base: Any
     classes: np.ndarray
     trainings: int
@@ -214,8 +237,11 @@ class Desk:
 
     def selection(self, picked: Offer, rule: str, budget: float | None) -> Selection:
         row = picked.candidate
+        served = {row.name: 1.0}
+        if row.strategy == "mixture":  # of several candidates, which the row does not name
+            served = {self.names[k] if k != BASE else "base": w for k, w in picked.weights.items()}
         return Selection(
-            served={self.names[k] if k != BASE else "base": w for k, w in picked.weights.items()},
+            served=served,
             rule=rule,
             feasible=budget is None or picked.churn <= budget * (1 + 1e-9),
             risk=row.risk,

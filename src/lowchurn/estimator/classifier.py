@@ -31,18 +31,16 @@ from lowchurn.estimator.choose import (
     Offer,
     Served,
     certified_changes,
-    choose,
-    kept_base,
+    fall_back,
     mixtures,
     singles,
 )
 from lowchurn.estimator.frontier import Selection
-from lowchurn.estimator.inputs import as_mask, progress, rows_for, take_rows, warn_of_seen_rows
+from lowchurn.estimator.inputs import as_mask, progress, rows_for, take_rows, warn_of_few_rows, warn_of_seen_rows
 from lowchurn.estimator.searching import SPECIAL, default_strategies, resolve, search_lambda, special_strategies
-from lowchurn.estimator.split import Part, Split, held_out_rows, split_rows, whole_numbers
+from lowchurn.estimator.split import Part, Split, split_for_budget
 from lowchurn.learners.torch import NetworkClassifier, is_network
 from lowchurn.scoring import Score, get_score
-from lowchurn.selection import InfeasibleBudget
 from lowchurn.strategies import ColdStart, trainings
 
 
@@ -209,9 +207,20 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             known = Base(base, self.classes_)
         else:
             known = GivenBase(base_proba, base_classes, ids, len(index), self.classes_)
-        rows = self._split(X, index, weight, new, held_out)
+        rows = split_for_budget(
+            X,
+            index,
+            weight,
+            self.classes_,
+            max_churn=self.max_churn,
+            confidence=self.confidence,
+            validation_fraction=self.validation_fraction,
+            new=as_mask("new", new, len(index)),
+            held_out=as_mask("held_out", held_out, len(index)),
+            seed=self._seed() or 0,
+        )
         ruler = self._ruler(known, X, index, rows.choose)
-        self._warn_of_few_rows(ruler)
+        warn_of_few_rows(ruler, self.max_churn)
         later = self.strategies is None or (isinstance(self.strategies, str) and self.strategies in SPECIAL)
         fixed, families = resolve([] if later else self.strategies, self.search)
         needed = dict.fromkeys(one for strategy in fixed for one in trainings(strategy))
@@ -273,7 +282,10 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if self.certificate_ is not None and not self.certificate_.certified:
             warnings.warn(f"{WHO}: {self.certificate_}", stacklevel=3)
         if picked is None:
-            picked = self._fall_back(offers, trials, known.servable)
+            assert self.max_churn is not None
+            picked, words = fall_back(offers, trials, ruler, self.max_churn, known.servable)
+            self.frontier_.append(picked.candidate)
+            warnings.warn(f"{WHO}: {words}", stacklevel=3)
         self._serve(desk, picked, rule)
 
     def _serve(self, desk: Desk, picked: Offer, rule: str) -> None:
@@ -318,7 +330,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         desk = getattr(self, "_desk", None)
         if desk is None:
             raise ValueError(
-                f"{WHO}: there is no dial here. Fit with strategies='dial' or 'auto', with a base that is a model."
+                f"{WHO}: there is no dial here. Fit with strategies='dial' or 'auto' and a base that is a model; "
+                "save with dial=True to dial what is loaded."
             )
         other = copy.copy(self)
         other.max_churn = max_churn
@@ -341,26 +354,6 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             )
         other._serve(desk, picked, rule)
         return other
-
-    def _fall_back(self, offers: list[Offer], trials: Trials, servable: bool) -> Offer:
-        """No candidate keeps the budget: blend with the base, or refuse where it cannot be served."""
-        least = min((offer.churn for offer in offers), default=math.nan)
-        assert self.max_churn is not None
-        assert trials.ruler is not None
-        if not servable:
-            raise InfeasibleBudget(WHO, self.max_churn, least)
-        blends = [*mixtures(trials, trials.ruler, self.max_churn, servable), kept_base(trials.ruler)]
-        picked, _ = choose(blends, trials.ruler.terms, self.max_churn, blends[0])
-        if picked is None:  # even the base changes decisions where classes are gone
-            picked = min(blends, key=lambda offer: (offer.churn, offer.cost))
-        self.frontier_.append(picked.candidate)
-        what = "The base is kept as it is" if list(picked.weights) == [BASE] else "A blend with the base is served"
-        warnings.warn(
-            f"{WHO}: no candidate keeps max_churn={self.max_churn:g} on held-out rows; the least churn is {least:.3g}. "
-            f"{what}. Raise the budget, or try a start from the base or other strategies, to serve one model.",
-            stacklevel=4,
-        )
-        return picked
 
     def _fit_plain(self, estimator: Any, X: Any, index: np.ndarray, weight: np.ndarray | None) -> Self:
         everything = Part(np.arange(len(index)), weight)
@@ -413,12 +406,20 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X)))
 
-    def save(self, path: str | Path) -> None:
-        """Write the fitted model to one file; :func:`lowchurn.load` reads it. See the guide for what is in it."""
+    def save(self, path: str | Path, *, dial: bool = False) -> None:
+        """Write the fitted model to one file; :func:`lowchurn.load` reads it. See the guide for what is in it.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        dial : bool
+            Write both ends of the dial as well, the base among them, so that :meth:`dial` works on what is loaded.
+        """
         from lowchurn.estimator.saving import save
 
         check_is_fitted(self)
-        save(self, path)
+        save(self, path, dial)
 
     def _check_parameters(self) -> float | None:
         check_choice(WHO, "churn", self.churn, ("hard", "soft"))
@@ -496,55 +497,12 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             return None if self.random_state is None else int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _split(self, X: Any, index: np.ndarray, weight: np.ndarray | None, new: Any, held_out: Any) -> Split:
-        n = int(weight.sum()) if weight is not None and whole_numbers(weight) else len(index)
-        choose_rows, certify_rows = held_out_rows(n, self.max_churn, self.confidence)
-        if self.validation_fraction is not None:
-            total = max(round(self.validation_fraction * n), 1)
-            share = certify_rows / (choose_rows + certify_rows)
-            certify_rows = round(share * total)
-            choose_rows = total - certify_rows
-        mask, fresh = as_mask("held_out", held_out, len(index)), as_mask("new", new, len(index))
-        if fresh is not None and mask is None:
-            available = int(fresh.sum() if weight is None or not whole_numbers(weight) else weight[fresh].sum())
-            if available < 2:
-                raise ValueError(f"{WHO}: new must name at least two rows to hold out from, got {available}.")
-            # At least half of the new rows are for training: they are what the retrain is about.
-            shrink = min(1.0, 0.5 * available / (choose_rows + certify_rows))
-            choose_rows, certify_rows = max(int(shrink * choose_rows), 1), int(shrink * certify_rows)
-        if mask is None:
-            counts = np.bincount(index, weights=weight if weight is not None and whole_numbers(weight) else None)
-            if counts.min() < 2:
-                label = self.classes_.tolist()[counts.argmin()]
-                raise ValueError(
-                    f"{WHO}: every class must have at least two rows, one to train on and one to hold out; "
-                    f"class {label!r} has one row. Add rows, leave the class out, or say held_out."
-                )
-            if n - choose_rows - certify_rows < len(self.classes_):
-                raise ValueError(
-                    f"{WHO}: {n} rows are fewer than the split needs: {choose_rows + certify_rows} held out and "
-                    f"at least {len(self.classes_)} to train on. Add rows or lower validation_fraction."
-                )
-        elif mask.all() or not mask.any() or (self.confidence is not None and mask.sum() < 2):
-            raise ValueError(f"{WHO}: held_out must leave rows on both sides, got {mask.sum()} of {len(mask)} rows.")
-        elif len(np.unique(index[~mask])) < len(self.classes_):
-            raise ValueError(f"{WHO}: held_out must leave rows of every class to train on.")
-        return split_rows(X, index, weight, choose_rows, certify_rows, self._seed() or 0, mask, fresh)
-
     def _ruler(self, known: Base | GivenBase, X: Any, index: np.ndarray, part: Part) -> Ruler:
         rows = rows_for(known, X, part.rows)
         return Ruler(
             index[part.rows], part.weights, known.proba(rows), known.decisions(rows), self._chosen_score,
             self.churn == "hard",
         )  # fmt: skip
-
-    def _warn_of_few_rows(self, ruler: Ruler) -> None:
-        if self.max_churn is not None and self.churn == "hard" and ruler.weights.sum() * self.max_churn < 1:
-            warnings.warn(
-                f"{WHO}: {ruler.weights.sum():.0f} held-out rows are few for max_churn={self.max_churn:g}: one changed "
-                "row is above the budget. Give more rows or raise validation_fraction.",
-                stacklevel=3,
-            )
 
     def __sklearn_clone__(self) -> LowChurnClassifier:
         # The base is fitted and stays so: it is what is compared with, not something to train.
