@@ -99,7 +99,7 @@ def test_a_frontier_is_drawn(folder, lowchurn):
     (folder / "frontier.json").write_text(json.dumps(points))
     done = lowchurn("old.parquet", "new.parquet", "--frontier", "frontier.json", "--html", "report.html")
     assert done.returncode == 0
-    assert "distill lam=0.5" in (folder / "report.html").read_text()
+    assert "distill(lam=0.5)" in (folder / "report.html").read_text()
 
 
 def test_settings_from_a_file_and_flags_have_the_word(folder, lowchurn):
