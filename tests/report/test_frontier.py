@@ -14,7 +14,7 @@ from lowchurn import LowChurnClassifier
 from lowchurn.report import html_page, write_html
 from lowchurn.report.tried import read_tried
 from lowchurn.retrain import report_json
-from tests.report.test_page import EVIL, Balanced, browser, needs_chromium  # noqa: F401 - browser is a fixture
+from tests.report.test_page import CONTRAST, EVIL, Balanced, browser, needs_chromium  # noqa: F401 - browser is a fixture
 
 SETTINGS = 21
 SERVED = 7  # on the dial, counted from the new model
@@ -298,6 +298,13 @@ def test_paper_shows_the_table_and_a_phone_shows_the_slider(opened):
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
     assert opened.locator("#dial1").bounding_box()["height"] >= 40
+
+
+@needs_chromium
+def test_the_slider_is_labelled_and_its_text_is_read_out_and_seen(opened):
+    assert opened.get_by_label("Dial: from the base to the new model").get_attribute("id") == "dial1"
+    assert opened.locator(".dial [aria-live=polite]").get_attribute("role") == "status"
+    assert opened.evaluate(CONTRAST) >= 4.5
 
 
 @needs_chromium
