@@ -15,9 +15,10 @@ MATHS = FLOOR | {"scoring", "metrics"}
 WORDS = MATHS | {"strategies", "theory"}
 TRAINED = WORDS | {"learners", "nets"}
 CHOSEN = TRAINED | {"selection"}
-FRONT = CHOSEN | {"estimator", "persistence"}
+FRONT = CHOSEN | {"estimator", "persistence", "charts"}
 ALLOWED = {
     "checks": set(),
+    "charts": FLOOR,
     "scoring": FLOOR,
     "metrics": FLOOR | {"scoring"},
     "strategies": MATHS,
@@ -46,7 +47,8 @@ EDGES = {
     "ibis": ("audit/counts.py", "audit/sources.py"),
     "duckdb": ("audit/sources.py", "bench/"),
     "pyspark": (),
-    "altair": ("report/", "bench/figures.py"),
+    "altair": ("charts.py",),
+    "vl_convert": ("charts.py",),
     "ray": (),
     "skops": ("learners/rows.py",),
     "onnxruntime": ("estimator/base.py",),

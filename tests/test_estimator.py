@@ -1,6 +1,8 @@
 """LowChurnClassifier: selection, bases of every form, bad input, saving."""
 
+import dataclasses
 import functools
+import math
 
 import numpy as np
 import pandas as pd
@@ -22,7 +24,10 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
 import lowchurn
-from lowchurn import LowChurnClassifier
+from lowchurn import LowChurnClassifier, persistence
+from lowchurn.estimator import Candidate
+from lowchurn.estimator.candidates import Ruler
+from lowchurn.scoring import get_score
 from lowchurn.selection import InfeasibleBudget
 from lowchurn.strategies import Anchor, ColdStart, Distill, Mixup, WarmStart
 
@@ -315,6 +320,35 @@ def test_saved_models_predict_the_same_bits(select, tmp_path):
     assert again.feature_names_in_.tolist() == list(table.columns)
     following = LowChurnClassifier(base=again, max_churn=0.05, random_state=0).fit(table[:2500], LABELS[:2500])
     assert type(following._estimator).__name__ == "Pipeline"
+
+
+def test_files_carry_fixed_rows_and_dial_positions_and_older_ones_still_load(tmp_path):
+    model = fit(LOGISTIC, base=BASE, max_churn=0.05)
+    model.frontier_[0] = dataclasses.replace(model.frontier_[0], dial=0.25)
+    model.save(tmp_path / "next.skops")
+    again = lowchurn.load(tmp_path / "next.skops").frontier_
+    assert repr(again.records()) == repr(model.frontier_.records())
+    assert again[0].dial == 0.25
+    assert math.isnan(again[1].dial)
+    about, files = persistence.read_archive(tmp_path / "next.skops")
+    for row in about["frontier"]:
+        del row["fixed"], row["dial"]
+    persistence.write_archive(tmp_path / "older.skops", about, files)
+    older = lowchurn.load(tmp_path / "older.skops").frontier_
+    assert [c.churn for c in older] == [c.churn for c in model.frontier_]
+    assert all(math.isnan(c.fixed) and math.isnan(c.dial) for c in older)
+
+
+@pytest.mark.parametrize("weights", [np.ones(6), np.array([1.0, 2.0, 0.5, 1.0, 3.0, 1.0])])
+def test_measured_shares_add_up(weights):
+    y, base = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 1, 2, -1, 0])  # -1: a class that is gone
+    proba = np.eye(3)[[1, 0, 1, 2, 2, 1]]
+    ruler = Ruler(y, weights, np.full((6, 3), 1 / 3), base, get_score("log"), hard=True)
+    row = ruler.measure(Candidate("soup", "", dial=0.4), proba)
+    assert row.dial == 0.4
+    assert row.broken == pytest.approx(weights[[0]].sum() / weights.sum())
+    assert row.fixed == pytest.approx(weights[[1, 4]].sum() / weights.sum())
+    assert row.accuracy == pytest.approx(np.average(base == y, weights=weights) + row.fixed - row.broken)
 
 
 def test_what_cannot_be_loaded_is_refused(tmp_path):

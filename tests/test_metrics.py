@@ -13,6 +13,7 @@ from lowchurn.metrics import (
     churn,
     churn_at_cold_accuracy,
     cost_curve,
+    dial_curves,
     flips,
     pareto_front,
     soft_churn,
@@ -151,3 +152,13 @@ def test_bad_input_is_refused():
         pareto_front([[0.1, np.nan]])
     with pytest.raises(ValueError, match="one-dimensional"):
         standard_error([[1.0]])
+
+
+def test_dials_are_found_by_strategy_and_by_setting_where_positions_repeat():
+    assert dial_curves([], [], []) == []
+    assert dial_curves([math.nan, 0.5], ["cold", "soup"], ["", ""]) == []
+    assert dial_curves([0.0, 1.0], ["new", "base"], ["", ""]) == [[0, 1]]
+    two = dial_curves([0.0, 0.5, 0.0, 0.5], ["soup"] * 4, [f"members={m}, a={a}" for m in (4, 8) for a in (0.0, 0.5)])
+    assert two == [[0, 1], [2, 3]]
+    shared = dial_curves([1.0, 0.2, 0.0, 0.1, 0.6], ["base", "soup", "soup", "one", "one"], ["", "", "", "", ""])
+    assert shared == [[2, 1, 0], [3, 4, 0]]

@@ -76,7 +76,11 @@ def test_retrain_writes_a_model_and_a_report(folder, table, tmp_path, lowchurn_c
     assert (model.predict(rows) != base.predict(rows)).mean() < 0.08
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["selection"]["churn"] <= 0.05
-    assert report["frontier"][0]["strategy"] == "cold"
+    cold = report["frontier"][0]
+    assert cold["strategy"] == "cold"
+    assert cold["fixed"] == model.frontier_[0].fixed
+    assert cold["dial"] is None  # not on a dial: null, since JSON has no NaN
+    assert cold["churn_interval"] == list(model.frontier_[0].churn_interval)
 
 
 def test_a_first_training_has_no_base_and_mixed_columns_work(folder, table, tmp_path, lowchurn_cli):

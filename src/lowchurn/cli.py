@@ -92,7 +92,9 @@ def audit_command(
     ] = None,
     disputed_rows: Annotated[int | None, typer.Option(help="How many of them. Default: all.", min=1)] = None,
     answers: Annotated[str | None, typer.Option(help="Read labelled disagreements: an id and a label column.")] = None,
-    frontier: Annotated[str | None, typer.Option(help="Settings that were tried, for the report (JSON list).")] = None,
+    frontier: Annotated[
+        str | None, typer.Option(help="Settings that were tried: a JSON list, or retrain's report.")
+    ] = None,
     margin: Annotated[float | None, typer.Option(help="Fall in accuracy that the review plan is to exclude.")] = None,
     power: Annotated[float | None, typer.Option(help="Power of the review plan.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the bootstrap and the samples.", min=0)] = None,

@@ -6,7 +6,7 @@ Numbers in, numbers out: nothing here calls a model.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -319,3 +319,38 @@ __all__ = [
     "soft_churn",
     "standard_error",
 ]
+
+
+def dial_curves(positions: Sequence[float], strategies: Sequence[str], settings: Sequence[str]) -> list[list[int]]:
+    """Indices of the candidates on each dial, in order of their positions.
+
+    A strategy has one dial, or one for each beginning of its settings where positions repeat. A candidate that is
+    alone, such as the base, ends every dial. One point makes no curve.
+
+    Parameters
+    ----------
+    positions : sequence of float
+        From the new model (0) to the base (1); NaN for candidates that are not on a dial.
+    strategies, settings : sequence of str
+        How the candidates came about.
+
+    Examples
+    --------
+    >>> from math import nan
+    >>> from lowchurn.metrics import dial_curves
+    >>> dial_curves([nan, 0.5, 0.0, 1.0], ["cold", "soup", "soup", "base"], ["", "a=0.5", "a=0", ""])
+    [[2, 1, 3]]
+    """
+    dials: dict[str, list[int]] = {}
+    for i, position in enumerate(positions):
+        if not math.isnan(position):
+            dials.setdefault(strategies[i], []).append(i)
+    groups: dict[tuple[str, str], list[int]] = {}
+    for strategy, members in dials.items():
+        repeats = len({positions[i] for i in members}) < len(members)
+        for i in members:
+            groups.setdefault((strategy, settings[i].rpartition(", ")[0] if repeats else ""), []).append(i)
+    alone = [group[0] for group in groups.values() if len(group) == 1]
+    several = [group for group in groups.values() if len(group) > 1] or [[]]
+    curves = [sorted([*group, *alone], key=lambda i: positions[i]) for group in several]
+    return [curve for curve in curves if len(curve) > 1]

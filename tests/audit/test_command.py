@@ -99,7 +99,31 @@ def test_a_frontier_is_drawn(folder, lowchurn):
     (folder / "frontier.json").write_text(json.dumps(points))
     done = lowchurn("old.parquet", "new.parquet", "--frontier", "frontier.json", "--html", "report.html")
     assert done.returncode == 0
-    assert "distill lam=0.5" in (folder / "report.html").read_text()
+    assert "distill(lam=0.5)" in (folder / "report.html").read_text()
+
+
+def test_a_report_of_retrain_is_a_frontier_with_its_budget_and_what_is_served(folder, lowchurn):
+    points = [
+        {
+            "strategy": "soup",
+            "setting": f"toward_base={a}",
+            "accuracy": 0.9 - a / 50,
+            "churn": 0.04 * (1 - a),
+            "dial": a,
+        }
+        for a in (0.0, 0.5, 1.0)
+    ]
+    report = {"parameters": {"max_churn": 0.03}, "selection": {"served": {"soup(toward_base=0.5)": 1.0}}}
+    (folder / "report.json").write_text(json.dumps(report | {"frontier": points}))
+    done = lowchurn("old.parquet", "new.parquet", "--frontier", "report.json", "--html", "report.html")
+    assert done.returncode == 0, done.stderr
+    page = (folder / "report.html").read_text()
+    assert 'max="2" step="1" value="1"' in page
+    assert "the budget of 3%" in page
+    (folder / "report.json").write_text(json.dumps(report))
+    wrong = lowchurn("old.parquet", "new.parquet", "--frontier", "report.json", "--html", "report.html")
+    assert wrong.returncode == 2
+    assert "or what lowchurn retrain --report wrote" in wrong.stderr
 
 
 def test_settings_from_a_file_and_flags_have_the_word(folder, lowchurn):

@@ -96,7 +96,8 @@ def dial_table(rows: Iterable[Row], variant: dict[str, Any], network: str | None
     notes = list(table.notes)
     if single:
         notes.append(f"In {single} of {len(found)} rows distillation was run from one start only.")
-    caption = f"Past the paper: churn at cold accuracy in percent, distillation from its better start; {variant_name(variant)}"
+    caption = "Past the paper: churn at cold accuracy in percent, distillation from its better start; "
+    caption += variant_name(variant)
     name = "dial" if network is None else f"dial-{network}"
     return Table(name, caption, table.labels, table.columns, table.rows, table.trials, bold=table.bold, notes=notes)
 

@@ -12,36 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn import charts
 from lowchurn.bench.dial import along_the_dial
 from lowchurn.bench.store import Row
 from lowchurn.bench.tables import METHODS, Averages, ablation_table, averaged, beside_the_paper, cold_accuracy_table
 from lowchurn.metrics import cost_curve, pareto_front
 
-COLOURS = dict(
-    zip(
-        METHODS,
-        ("#000000", "#999999", "#56B4E9", "#E69F00", "#009E73", "#0072B2", "#CC79A7", "#D55E00"),
-        strict=True,
-    )
-)
-SHAPES = dict(
-    zip(
-        METHODS,
-        ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "circle"),
-        strict=True,
-    )
-)
+COLOURS = dict(zip(METHODS, charts.COLOURS, strict=True))
+SHAPES = dict(zip(METHODS, charts.SHAPES, strict=True))
 WEIGHTS = np.linspace(0, 1, 41)
-
-
-def _altair() -> Any:
-    try:
-        import altair
-        import vl_convert  # noqa: F401 - it writes the files
-    except ImportError as error:
-        raise ImportError('figures need altair and vl-convert: pip install "lowchurn[report]"') from error
-    altair.data_transformers.disable_max_rows()
-    return altair
 
 
 def _method(alt: Any, name: str = "method") -> Any:
@@ -52,17 +31,6 @@ def _method(alt: Any, name: str = "method") -> Any:
 def _shape(alt: Any) -> Any:
     scale = alt.Scale(domain=list(METHODS), range=[SHAPES[m] for m in METHODS])
     return alt.Shape("method:N", scale=scale, sort=list(METHODS), title=None)
-
-
-def _styled(chart: Any, title: str) -> Any:
-    return (
-        chart.properties(title=title)
-        .configure(font="sans-serif", background="white")
-        .configure_axis(grid=True, gridColor="#e6e6e6", labelFontSize=11, titleFontSize=12, titleFontWeight="normal")
-        .configure_legend(labelFontSize=12, symbolSize=90, orient="bottom", columns=8)
-        .configure_title(fontSize=14, anchor="start")
-        .configure_header(labelFontSize=12, title=None)
-    )
 
 
 def _label(place: tuple) -> str:
@@ -87,14 +55,14 @@ def pareto_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> li
 
 def pareto_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any:
     """Error against churn, one panel a data set and network, one front a method."""
-    alt = _altair()
+    alt = charts.altair()
     chart = alt.Chart(alt.Data(values=pareto_points(rows, variant)))
     x = alt.X("churn:Q", title="churn, %", scale=alt.Scale(zero=False))
     y = alt.Y("error:Q", title="error, %", scale=alt.Scale(zero=False))
     lines = chart.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=_method(alt), order="churn:Q")
     points = chart.mark_point(filled=True, size=45, opacity=1).encode(x=x, y=y, color=_method(alt), shape=_shape(alt))
     panels = (lines + points).properties(width=230, height=170).facet("where:N", columns=3)
-    return _styled(panels.resolve_scale(x="independent", y="independent"), "Pareto fronts of error and churn")
+    return charts.styled(panels.resolve_scale(x="independent", y="independent"), "Pareto fronts of error and churn")
 
 
 def cost_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> list[dict[str, Any]]:
@@ -114,7 +82,7 @@ def cost_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> list
 
 def cost_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any:
     """The least ``(1 - w) error + w churn`` over a method's settings, against ``w``."""
-    alt = _altair()
+    alt = charts.altair()
     chart = alt.Chart(alt.Data(values=cost_points(rows, variant)))
     lines = chart.mark_line(strokeWidth=1.5).encode(
         x=alt.X("weight:Q", title="weight of churn"),
@@ -122,7 +90,7 @@ def cost_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any:
         color=_method(alt),
     )
     panels = lines.properties(width=230, height=170).facet("where:N", columns=3).resolve_scale(y="independent")
-    return _styled(panels, "Cost of error and churn together")
+    return charts.styled(panels, "Cost of error and churn together")
 
 
 def paper_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any], table: Any) -> Any | None:
@@ -138,7 +106,7 @@ def paper_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any], table:
                 values.append({"dataset": labels[0], "method": method, "ours": ours, "paper": theirs})
     if not values:
         return None
-    alt = _altair()
+    alt = charts.altair()
     top = max(max(v["ours"], v["paper"]) for v in values)
     scale = alt.Scale(type="symlog", constant=5, domain=[0, top * 1.05])
     diagonal = alt.Chart(alt.Data(values=[{"paper": 0, "ours": 0}, {"paper": top, "ours": top}]))
@@ -153,7 +121,9 @@ def paper_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any], table:
             shape=_shape(alt),
         )
     )
-    return _styled((line + points).properties(width=460, height=420), "Churn at cold accuracy: ours and the paper's")
+    return charts.styled(
+        (line + points).properties(width=460, height=420), "Churn at cold accuracy: ours and the paper's"
+    )
 
 
 def ablation_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any | None:
@@ -167,14 +137,14 @@ def ablation_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> 
     ]
     if not values:
         return None
-    alt = _altair()
+    alt = charts.altair()
     chart = alt.Chart(alt.Data(values=values))
     x = alt.X("share:Q", title="share of the base's wrong rows with the true label (0 distillation, 1 anchor)")
     y = alt.Y("churn:Q", title="churn at cold accuracy, %", scale=alt.Scale(zero=False))
     colour = alt.Color("where:N", title=None, scale=alt.Scale(range=["#D55E00", "#0072B2", "#009E73", "#CC79A7"]))
     lines = chart.mark_line().encode(x=x, y=y, color=colour)
     points = chart.mark_point(filled=True, size=50, opacity=1).encode(x=x, y=y, color=colour)
-    return _styled((lines + points).properties(width=460, height=300), "From distillation to the anchor method")
+    return charts.styled((lines + points).properties(width=460, height=300), "From distillation to the anchor method")
 
 
 DIAL_SERIES = {
@@ -194,36 +164,31 @@ def dial_figure(rows: Iterable[Row], variant: dict[str, Any], network: str | Non
     points = along_the_dial(rows, variant, network)
     if not points:
         return None
-    alt = _altair()
+    alt = charts.altair()
+    networks = sorted({point["network"] for point in points})
+    for point in points:
+        point["where"] = ", ".join([point["dataset"], point["network"]][: 1 + (len(networks) > 1)])
     names = [name for name in DIAL_SERIES if any(point["series"] == name for point in points)]
-    series = alt.Color(
-        "series:N", title=None, sort=names, scale=alt.Scale(domain=names, range=[DIAL_SERIES[n][0] for n in names])
-    )
-    shapes = alt.Scale(domain=names, range=[DIAL_SERIES[n][1] for n in names])
-    x = alt.X("churn:Q", title="churn, %", scale=alt.Scale(type="sqrt", zero=True, nice=False))
+    colours, shapes = (alt.Scale(domain=names, range=[DIAL_SERIES[n][k] for n in names]) for k in (0, 1))
+    colour = alt.Color("series:N", title=None, sort=names, scale=colours)
+    x = alt.X("churn:Q", title="churn, %", scale=alt.Scale(type="sqrt", nice=False))
     y = alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False))
     chart = alt.Chart(alt.Data(values=points))
-    bar = chart.transform_filter(alt.datum.series == "cold start").mark_rule(color="#999999", strokeDash=[4, 4])
-    lines = chart.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=series, order="setting:Q")
-    marks = chart.mark_point(filled=True, size=45, opacity=1).encode(
-        x=x, y=y, color=series, shape=alt.Shape("series:N", title=None, sort=names, scale=shapes)
+    bar = chart.transform_filter(alt.datum.series == "cold start").mark_rule(color=charts.FAINT, strokeDash=[4, 4])
+    lines = chart.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=colour, order="setting:Q")
+    marks = chart.mark_point(filled=True, size=45, opacity=1)
+    shape = alt.Shape("series:N", title=None, sort=names, scale=shapes)
+    panels = (bar.encode(y=y) + lines + marks.encode(x=x, y=y, color=colour, shape=shape)).properties(
+        width=230, height=170
     )
-    panels = (bar.encode(y=y) + lines + marks).properties(width=230, height=170)
-    label = "dataset:N" if len({point["network"] for point in points}) == 1 else "where:N"
-    for point in points:
-        point["where"] = f"{point['dataset']}, {point['network']}"
-    facets = panels.facet(label, columns=3).resolve_scale(x="independent", y="independent")
-    network = f", {points[0]['network']}" if label == "dataset:N" else ""
-    kind = "standardised features" if variant["scale"] else "raw features"
-    return _styled(facets, f"Churn against accuracy along the dial{network}, {kind}")
+    facets = panels.facet(alt.Facet("where:N", title=None), columns=3).resolve_scale(x="independent", y="independent")
+    words = ["Churn against accuracy along the dial", *(networks if len(networks) == 1 else [])]
+    return charts.styled(facets, ", ".join([*words, "standardised features" if variant["scale"] else "raw features"]))
 
 
 def save(chart: Any, path: Path) -> list[Path]:
     """Write a figure as SVG and PNG; says where."""
-    import vl_convert
-
-    spec = chart.to_json()
     paths = [path.with_suffix(".svg"), path.with_suffix(".png")]
-    paths[0].write_text(vl_convert.vegalite_to_svg(spec))
-    paths[1].write_bytes(vl_convert.vegalite_to_png(spec, scale=2))
+    for file in paths:
+        file.write_bytes(charts.rendered(chart, file.suffix))
     return paths

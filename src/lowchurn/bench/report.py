@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lowchurn.bench.dial import dial_tables, dial_variants
 from lowchurn.bench.paper import TABLES
 from lowchurn.bench.store import FINISHED, Row, Store
 from lowchurn.bench.tables import (
@@ -55,6 +56,7 @@ def all_tables(rows: list[Row]) -> Iterator[tuple[dict[str, Any], Table]]:
         ablation = ablation_table(some, variant)
         if ablation.rows:
             yield variant, ablation
+    yield from dial_tables(rows)
 
 
 def write_tables(store: Store, out: Path) -> list[Path]:
@@ -87,6 +89,12 @@ def write_figures(store: Store, out: Path) -> list[tuple[str, Path]]:
         for name, chart in charts.items():
             if chart is not None:
                 where = out / f"{name}-{variant_name(variant)}"
+                made.append((where.name, figures.save(chart, where)[0]))
+    for variant in dial_variants(rows):
+        for network in sorted({row["network"] for row in rows}):
+            chart = figures.dial_figure(rows, variant, network)
+            if chart is not None:
+                where = out / f"dial-{network}-{variant_name(variant)}"
                 made.append((where.name, figures.save(chart, where)[0]))
     return made
 

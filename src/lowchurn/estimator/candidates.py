@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import time
@@ -16,13 +17,14 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import assert_all_finite
 
-from lowchurn.checks import unknown_name
 from lowchurn.estimator.base import WHO, align
 from lowchurn.estimator.frontier import Candidate, Frontier, mean_interval, share_interval
 from lowchurn.estimator.split import Part, whole_numbers
 from lowchurn.learners import Job, Learner, learner_for
 from lowchurn.scoring import Score
-from lowchurn.strategies import ALL, Distill, Strategy, one_hot, paper_grid
+from lowchurn.strategies import Group, Strategy, member_seed, one_hot, trainings
+
+BASE = -1  # stands for the base among the places of models
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +35,21 @@ class Trained:
     model: Any
     classes: np.ndarray
 
+    def made(self) -> Trained:
+        return self
+
     def proba(self, X: Any) -> np.ndarray:
         rows = X if self.preprocessing is None else self.preprocessing.transform(X)
         return align(np.asarray(self.model.predict_proba(rows), dtype=float), self.model.classes_, self.classes)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a choice among measured candidates is about: hard or soft churn, by which score, on how many rows."""
+
+    hard: bool
+    score: str
+    rows: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +62,10 @@ class Ruler:
     base_decisions: np.ndarray
     score: Score
     hard: bool
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(self.hard, self.score.name, float(self.weights.sum()))
 
     def errors(self, proba: np.ndarray) -> np.ndarray:
         return np.asarray(proba.argmax(axis=1) != self.y, dtype=float)
@@ -74,7 +92,7 @@ class Ruler:
     def measure(self, candidate: Candidate, proba: np.ndarray) -> Candidate:
         values = self.changes(proba)
         churn = float(np.average(values, weights=self.weights))
-        broken = (self.base_decisions == self.y) & (self.errors(proba) > 0)
+        base_right, right = self.base_decisions == self.y, self.errors(proba) == 0
         accuracy = 1 - self.error(proba)
         return Candidate(
             candidate.strategy,
@@ -82,17 +100,53 @@ class Ruler:
             risk=self.risk(proba),
             accuracy=accuracy,
             churn=churn,
-            broken=float(np.average(broken, weights=self.weights)),
+            broken=float(np.average(base_right & ~right, weights=self.weights)),
             accuracy_interval=share_interval(accuracy, self.weights),
             churn_interval=share_interval(churn, self.weights) if self.hard else mean_interval(values, self.weights),
             status=candidate.status,
             seconds=candidate.seconds,
+            fixed=float(np.average(right & ~base_right, weights=self.weights)),
+            dial=candidate.dial,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Dialled:
+    """A model on a dial, made from the two at its ends when it is asked for, and not kept."""
+
+    preprocessing: Any
+    make: Callable[[], Any]
+    classes: np.ndarray
+    mean: int  # the place of the model at its new end
+    toward_base: float
+    rows: Any  # of training, where making needs them
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether it holds training rows, which batch normalisation needs."""
+        return self.rows is not None
+
+    def made(self) -> Trained:
+        return Trained(self.preprocessing, self.make(), self.classes)
+
+    def proba(self, X: Any) -> np.ndarray:
+        return self.made().proba(X)
+
+
+def dialled(learner: Learner, start: tuple[Any, Any], mean: Any, place: int, toward_base: float, rows: Any) -> Dialled:
+    """A position on the dial from a model (at this place) to the base, given as its preprocessing and its model."""
+    preprocessing, base = start
+    make = functools.partial(learner.average, [mean, base], [1 - toward_base, toward_base], rows)
+    return Dialled(preprocessing, make, learner.classes, place, toward_base, rows)
 
 
 @dataclass(eq=False)
 class Trials:
-    """Trains strategies on one set of rows, through preprocessing that is fitted once, and keeps what came out."""
+    """Trains strategies on one set of rows, through preprocessing that is fitted once, and keeps what came out.
+
+    ``models`` are all models, trained or averaged, with their ``names``; ``frontier`` the candidates, with ``probas``
+    on the rows to choose on, and ``served_as``, the models (or the base) that serve a candidate and their weights.
+    """
 
     estimator: Any
     classes: np.ndarray
@@ -106,9 +160,12 @@ class Trials:
     n_jobs: int | None
     seed: int | None
     done: Callable[[], None]
+    servable: bool = False  # whether the base can be a part of what is served
     frontier: Frontier = field(default_factory=Frontier)
-    models: list[Trained | None] = field(default_factory=list)
     probas: list[np.ndarray | None] = field(default_factory=list)
+    served_as: list[dict[int, float] | None] = field(default_factory=list)
+    models: list[Trained | Dialled] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
     trainings: int = 0
 
     def __post_init__(self) -> None:
@@ -123,6 +180,11 @@ class Trials:
         refuse_nan(rows, self.learner)
         self.rows = rows
         self.onehot = one_hot(self.y_train, len(self.classes))
+        self._trained: dict[tuple[Strategy, int], int | Exception] = {}  # where its model is, or why there is none
+        self._seconds: dict[tuple[Strategy, int], float] = {}
+        self._means: dict[tuple[int, ...], int] = {}  # averages of several models
+        self._taught: dict[Group, np.ndarray | Exception] = {}
+        self._model_probas: dict[int, np.ndarray] = {}
 
     def _preprocess(self, rows: Any) -> Any:
         """Fit the preprocessing once. It takes no weights, so counts of copies are written out for it."""
@@ -141,64 +203,173 @@ class Trials:
         return rows if preprocessing is None else preprocessing.transform(rows)
 
     def cannot(self, strategy: Strategy) -> str:
-        return self.learner.cannot(strategy, self.start[1])
+        """Why a strategy cannot be done here, in words; empty where it can."""
+        blend = strategy.blend
+        if self.base_proba is None and (strategy.needs_base or blend is not None):
+            return "it needs a base."
+        if blend is not None and blend.of == "weights":
+            reason = self.learner.cannot_average(self.start[1])
+        elif blend is not None and not self.servable:
+            reason = "the base is known only by its probabilities of these rows, so that it cannot be served."
+        else:
+            reason = ""
+        parts = dict.fromkeys(one for one, _ in trainings(strategy))
+        return next(filter(None, [reason, *(self.learner.cannot(one, self.start[1]) for one in parts)]), "")
 
     def run(self, strategies: Iterable[Strategy]) -> None:
         """Train strategies and measure them; what fails or cannot be done is a row with its reason."""
         asked = list(strategies)
-        reasons = [self.cannot(s) or self._lacks_base(s) for s in asked]
-        results: dict[int, Any] = {}
-        for warm in (False, True):
-            group = [k for k, s in enumerate(asked) if not reasons[k] and (s.base_share > 0) == warm]
-            if group:
-                results.update(zip(group, self._train([asked[k] for k in group], warm), strict=True))
-        for k, strategy in enumerate(asked):
-            if reasons[k]:
-                self._keep(strategy, None, reasons[k], "skipped", math.nan)
+        reasons = [self.cannot(s) for s in asked]
+        wanted = dict.fromkeys(one for s, no in zip(asked, reasons, strict=True) if not no for one in trainings(s))
+        for taught in (False, True):  # teachers come before their students
+            for warm in (False, True):
+                group = [
+                    (s, j)
+                    for s, j in wanted
+                    if (s, j) not in self._trained and (s.teachers is not None) == taught and (s.base_share > 0) == warm
+                ]
+                if group:
+                    self._train(group, warm)
+        for strategy, reason in zip(asked, reasons, strict=True):
+            if reason:
+                self._keep(strategy, None, reason, "skipped")
                 continue
-            result, seconds = results[k]
-            if isinstance(result, Exception):
+            try:
+                served, left_out = self._made(strategy)
+            except Exception as error:
                 if not self.frontier:
-                    raise result  # not even the plain retrain: the data or the estimator is at fault
-                self._keep(strategy, None, f"{type(result).__name__}: {result}", "failed", seconds)
+                    raise  # not even the plain retrain: the data or the estimator is at fault
+                self._keep(strategy, None, f"{type(error).__name__}: {error}", "failed")
             else:
-                preprocessing = self.start[0] if strategy.base_share > 0 else self.preprocessing
-                self._keep(strategy, Trained(preprocessing, result, self.classes), "", "trained", seconds)
+                self._keep(strategy, served, left_out, "trained")
 
-    def _lacks_base(self, strategy: Strategy) -> str:
-        return "it needs a base." if strategy.needs_base and self.base_proba is None else ""
+    def _made(self, strategy: Strategy) -> tuple[dict[int, float], str]:
+        """What serves a strategy, as weights of models, and in words which members were left out."""
+        blend = strategy.blend
+        if blend is None:
+            place = self._trained[strategy, 0]
+            if isinstance(place, Exception):
+                raise place
+            return {place: 1.0}, ""
+        members = [self._trained[blend.group.strategy, j] for j in range(blend.group.count)]
+        good = [place for place in members if not isinstance(place, Exception)]
+        lost = [f"member {j} is left out: {e}" for j, e in enumerate(members) if isinstance(e, Exception)]
+        if not good:
+            raise RuntimeError("; ".join(lost))
+        if blend.base == 1:
+            return {BASE: 1.0} if blend.of == "proba" else {self._averaged(good, 1.0): 1.0}, "; ".join(lost)
+        if blend.of == "weights":
+            return {self._averaged(good, blend.base): 1.0}, "; ".join(lost)
+        served = {place: (1 - blend.base) / len(good) for place in good}
+        return served | ({BASE: blend.base} if blend.base else {}), "; ".join(lost)
 
-    def _train(self, group: Sequence[Strategy], warm: bool) -> list[tuple[Any, float]]:
-        """A model or an exception for each strategy, and the seconds where they were trained one by one."""
+    def _averaged(self, members: list[int], base_share: float) -> int:
+        """The place of a model: the mean of some, moved toward the base."""
+        many = tuple(members)
+        if many not in self._means:
+            self._means[many] = members[0]
+            if len(members) > 1:
+                models = [self._model(k) for k in members]
+                mean = self.learner.average(models, [1 / len(models)] * len(models), self.warm_rows)
+                self._means[many] = self._add(f"mean of {len(models)}", Trained(self.start[0], mean, self.classes))
+        mean_place = self._means[many]
+        if base_share == 0:
+            return mean_place
+        mean = self._model(mean_place)
+        rows = self.warm_rows if self.learner.needs_rows(mean) else None  # a dial is kept, and rows with it
+        model = dialled(self.learner, self.start, mean, mean_place, base_share, rows)
+        return self._add(f"{self.names[mean_place]}, {base_share:g} toward the base", model)
+
+    def _model(self, place: int) -> Any:
+        found = self.models[place]
+        assert isinstance(found, Trained)
+        return found.model
+
+    def _add(self, name: str, model: Trained | Dialled) -> int:
+        self.models.append(model)
+        self.names.append(name)
+        return len(self.models) - 1
+
+    def _train(self, group: Sequence[tuple[Strategy, int]], warm: bool) -> None:
+        """A model or an exception for each, and the seconds where they were trained one by one."""
+        truths = {s: self._truth(s) for s, _ in group}
+        self._trained |= {(s, j): truth for (s, j) in group if isinstance(truth := truths[s], Exception)}
+        group = [one for one in group if one not in self._trained]
         jobs = [
-            Job(np.asarray(s.targets(self.onehot, self.base_proba)), s, self.train.weight, self.seed, self.y_train)
-            for s in group
+            Job(
+                np.asarray(s.targets(truths[s], self.base_proba)),
+                s,
+                self.train.weight,
+                self.seed if member == 0 else member_seed(self.seed or 0, member),
+                self.y_train,
+                None if s.limit is None else np.asarray(s.pull(self.base_proba)),
+                member,
+            )
+            for s, member in group
         ]
         begin = time.perf_counter()
         rows, base = (self.warm_rows, self.start[1]) if warm else (self.rows, None)
         results = self.learner.fit_many(rows, jobs, base, self.n_jobs)
         seconds = (time.perf_counter() - begin) if len(jobs) == 1 else math.nan
         self.trainings += len(jobs)
-        for _ in jobs:
+        preprocessing = self.start[0] if warm else self.preprocessing
+        for one, result in zip(group, results, strict=True):
             self.done()
-        return [(result, seconds) for result in results]
+            self._seconds[one] = seconds
+            if isinstance(result, Exception):
+                self._trained[one] = result
+                continue
+            strategy, member = one
+            name = f"{strategy.name}({strategy.setting})" if strategy.setting else strategy.name
+            name = f"{name} #{member + 1}" if member else name
+            self._trained[one] = self._add(name, Trained(preprocessing, result, self.classes))
 
-    def _keep(self, strategy: Strategy, model: Trained | None, reason: str, status: str, seconds: float) -> None:
-        row = Candidate(strategy.name, strategy.setting, status=status, reason=reason, seconds=seconds)
+    def _truth(self, strategy: Strategy) -> np.ndarray | Exception:
+        """What takes the place of p in the targets: the labels, or the mean prediction of the strategy's teachers."""
+        group = strategy.teachers
+        if group is None:
+            return self.onehot
+        if group not in self._taught:
+            rows = _safe_indexing(self.X, self.train.rows)
+            places = [self._trained[group.strategy, j] for j in range(group.count)]
+            probas = [self.models[place].proba(rows) for place in places if not isinstance(place, Exception)]
+            failed = [place for place in places if isinstance(place, Exception)]
+            self._taught[group] = np.asarray(np.mean(probas, axis=0)) if probas else failed[0]
+        return self._taught[group]
+
+    def proba(self, served: dict[int, float]) -> np.ndarray:
+        """Probabilities of the rows to choose on, summed in the order in which they are served."""
+        for place in served:
+            if place != BASE and place not in self._model_probas:
+                self._model_probas[place] = self.models[place].proba(self.X_choose)
+        assert self.ruler is not None
+        each = {k: self.ruler.base_proba if k == BASE else self._model_probas[k] for k in served}
+        if len(served) == 1:
+            return each[next(iter(served))]
+        return np.asarray(sum(weight * each[k] for k, weight in served.items()))
+
+    def _keep(self, strategy: Strategy, served: dict[int, float] | None, reason: str, status: str) -> None:
+        row = Candidate(
+            strategy.name,
+            strategy.setting,
+            status=status,
+            reason=reason,
+            seconds=self._seconds.get((strategy, 0), math.nan),
+            dial=math.nan if strategy.dial is None else strategy.dial,
+        )
         proba = None
-        if model is not None and self.ruler is not None:
+        if served is not None and self.ruler is not None:
             try:
-                proba = model.proba(self.X_choose)
-                row = self.ruler.measure(row, proba)
+                proba = self.proba(served)
+                row = dataclasses.replace(self.ruler.measure(row, proba), reason=reason)
             except (ValueError, TypeError, NotFittedError) as error:
                 if not self.frontier:
                     raise
-                reason = f"{type(error).__name__}: {error}"
-                row = Candidate(strategy.name, strategy.setting, status="failed", reason=reason, seconds=seconds)
-                model = proba = None
+                row = dataclasses.replace(row, status="failed", reason=f"{type(error).__name__}: {error}")
+                served = proba = None
         self.frontier.append(row)
-        self.models.append(model)
         self.probas.append(proba)
+        self.served_as.append(served)
 
 
 def take_apart(estimator: Any) -> tuple[Any, Any]:
@@ -229,36 +400,3 @@ def takes_nan(estimator: Any) -> bool:
         return bool(get_tags(estimator).input_tags.allow_nan)
     except Exception:  # an estimator without tags speaks for itself in fit
         return True
-
-
-Family = Callable[..., Strategy]
-
-
-def resolve(strategies: Any, search: str) -> tuple[list[Strategy], list[Family]]:
-    """Strategies to train as they are, and families of distillation in which lambda is searched for.
-
-    An item is a strategy, a class of them, its name, or a ``functools.partial`` of a class. A class stands for the
-    paper's settings; with ``search="auto"``, ``Distill`` stands for a search.
-    """
-    if isinstance(strategies, str | Strategy | functools.partial | type):
-        strategies = [strategies]
-    known = {cls.name: cls for cls in ALL}
-    fixed: list[Strategy] = []
-    families: list[Family] = []
-    for item in strategies:
-        if isinstance(item, str):
-            if item not in known:
-                raise unknown_name(WHO, "strategy", item, known)
-            item = known[item]
-        if isinstance(item, Strategy):
-            fixed.append(item)
-            continue
-        cls = item.func if isinstance(item, functools.partial) else item
-        if not (isinstance(cls, type) and issubclass(cls, Strategy)):
-            raise ValueError(f"{WHO}: strategies must hold strategies, classes of them or names, got {item!r}.")
-        keywords = item.keywords if isinstance(item, functools.partial) else {}
-        if cls is Distill and search == "auto" and "lam" not in keywords:
-            families.append(functools.partial(cls, **keywords))
-        else:
-            fixed.extend(paper_grid(cls, **keywords))
-    return fixed, families

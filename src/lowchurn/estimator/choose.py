@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lowchurn.estimator.candidates import Ruler, Trained, Trials
-from lowchurn.estimator.frontier import Candidate
+from lowchurn.estimator.base import WHO
+from lowchurn.estimator.candidates import BASE, Dialled, Ruler, Terms, Trained, Trials
+from lowchurn.estimator.frontier import Candidate, Selection
+from lowchurn.estimator.searching import aim_below
+from lowchurn.estimator.split import whole_numbers
 from lowchurn.selection import Certificate, InfeasibleBudget, certify, combine, select_single
 
-BASE = -1  # stands for the base among the indices of trained candidates
 LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a prediction and changes nothing
 
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """What could be served: weights of candidates (by index; the base is -1), measured on the rows to choose on."""
+    """What could be served: weights of models (by place; the base is -1), measured on the rows to choose on."""
 
     weights: dict[int, float]
     candidate: Candidate
-    proba: np.ndarray
     cost: float
 
     @property
@@ -34,10 +36,16 @@ class Offer:
 class Served:
     """What answers predictions: trained models, and perhaps the base, averaged with their weights."""
 
-    def __init__(self, weights: dict[int, float], base: Any, models: list[Any], classes: np.ndarray) -> None:
+    def __init__(
+        self,
+        weights: dict[int, float],
+        base: Any,
+        models: Sequence[Trained | Dialled] | Mapping[int, Trained | Dialled],
+        classes: np.ndarray,
+    ) -> None:
         self.weights = weights
         self.base = base
-        self.models = {k: model for k, model in enumerate(models) if not weights or k in weights}
+        self.models: dict[int, Trained] = {k: models[k].made() for k in weights if k != BASE}
         self.classes = classes
 
     @property
@@ -50,25 +58,30 @@ class Served:
         return np.asarray(self.base.proba(X) if k == BASE else self.models[k].proba(X))
 
     def proba(self, X: Any) -> np.ndarray:
-        if len(self.weights) == 1:
-            return self.part(next(iter(self.weights)), X)
         # Summed in the order in which it was measured, so that the very same numbers are served.
-        return np.asarray(sum(weight * self.part(k, X) for k, weight in self.weights.items()))
+        return weighted({k: self.part(k, X) for k in self.weights}, self.weights)
+
+
+def weighted(each: Mapping[int, np.ndarray], weights: Mapping[int, float]) -> np.ndarray:
+    """Probabilities of models, summed with their weights."""
+    if len(weights) == 1:
+        return each[next(iter(weights))]
+    return np.asarray(sum(weight * each[k] for k, weight in weights.items()))
 
 
 def singles(trials: Trials, ruler: Ruler) -> list[Offer]:
-    """Every trained candidate by itself."""
+    """Every candidate by itself."""
     return [
-        Offer({k: 1.0}, trials.frontier[k], proba, ruler.cost(proba))
-        for k, proba in enumerate(trials.probas)
-        if proba is not None
+        Offer(served, row, ruler.cost(proba))
+        for row, served, proba in zip(trials.frontier, trials.served_as, trials.probas, strict=True)
+        if proba is not None and served is not None
     ]
 
 
 def kept_base(ruler: Ruler) -> Offer:
     """The base itself: no decision changes."""
     row = ruler.measure(Candidate("base", "", status="kept"), ruler.base_proba)
-    return Offer({BASE: 1.0}, row, ruler.base_proba, ruler.cost(ruler.base_proba))
+    return Offer({BASE: 1.0}, row, ruler.cost(ruler.base_proba))
 
 
 def mixtures(trials: Trials, ruler: Ruler, budget: float | None, servable: bool, steps: int = 20) -> list[Offer]:
@@ -77,9 +90,13 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, servable: bool,
     The convex program needs soft churn. A budget on soft churn is used as it is, with smaller ones beside it for the
     certificate; for hard churn a path of soft budgets is solved and each mixture is measured in hard churn.
     """
-    members = [(k, proba) for k, proba in enumerate(trials.probas) if proba is not None]
+    members: list[tuple[dict[int, float], np.ndarray]] = [
+        (served, proba)
+        for row, served, proba in zip(trials.frontier, trials.served_as, trials.probas, strict=True)
+        if proba is not None and served is not None and not row.dial > 0  # a dial's end and the base make the rest
+    ]
     if servable:
-        members.append((BASE, ruler.base_proba))
+        members.append(({BASE: 1.0}, ruler.base_proba))
     stack = np.stack([proba for _, proba in members])
     reach = max(
         float(np.average(ruler.score.divergence(ruler.base_proba, p), weights=ruler.weights)) for _, p in members
@@ -96,45 +113,178 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, servable: bool,
             continue
         weights = np.where(mixture.weights < LEAST_WEIGHT, 0.0, mixture.weights)
         weights /= weights.sum()
-        used = [(k, float(w), p) for (k, p), w in zip(members, weights, strict=True) if w > 0]
-        served = {k: w for k, w, _ in used}
-        proba = np.asarray(sum(w * p for _, w, p in used))
+        served: dict[int, float] = {}
+        for (parts, _), weight in zip(members, weights, strict=True):
+            for k, share in parts.items() if weight > 0 else ():
+                served[k] = served.get(k, 0.0) + float(weight) * share
+        proba = trials.proba(served)
         row = ruler.measure(Candidate("mixture", f"epsilon={epsilon:.3g}"), proba)
-        offers.append(Offer(served, row, proba, ruler.cost(proba)))
+        offers.append(Offer(served, row, ruler.cost(proba)))
     return offers
 
 
-def choose(offers: list[Offer], ruler: Ruler, budget: float | None, plain: Offer) -> tuple[Offer | None, str]:
-    """The offer to serve and the rule in words; None where no offer keeps the budget."""
-    what = "accurate" if ruler.hard else f"accurate (by {ruler.score.name} score)"
+def choose(
+    offers: Sequence[Offer], terms: Terms, budget: float | None, plain: Offer, aim: float | None = None
+) -> tuple[Offer | None, str]:
+    """The offer to serve and the rule in words; None where no offer keeps the budget.
+
+    Offers on a dial come as close to the budget as one likes, and the best of many that just keep it on these rows
+    is over it on new ones half of the time. So they have to keep ``aim``, which is a little below, if any does; and
+    each dial stands here with one position, the one that spends the budget (see :func:`spend`).
+    """
+    what = "accurate" if terms.hard else f"accurate (by {terms.score} score)"
     if budget is None:
         rule = f"least churn among those at least as {what} as a plain retrain"
         fine = [offer for offer in offers if offer.cost <= plain.cost + 1e-12] or [plain]
         return min(fine, key=lambda offer: (offer.churn, offer.cost)), rule
-    rule = f"most {what} within {'hard' if ruler.hard else 'soft'} churn {budget:g}"
-    try:
-        # Sums of weights may carry a churn that equals the budget over it by rounding.
-        pick = select_single([o.cost for o in offers], [o.churn for o in offers], budget * (1 + 1e-9))
-    except InfeasibleBudget:
-        return None, rule
-    return offers[pick], rule
+    rule = f"most {what} within {'hard' if terms.hard else 'soft'} churn {budget:g}"
+    within = budget * (1 + 1e-9)  # sums of weights may carry a churn that equals the budget over it by rounding
+    careful = [o for o in offers if aim is None or math.isnan(o.candidate.dial) or o.churn <= aim]
+    for some in (careful, offers):
+        feasible = spend([offer for offer in some if offer.churn <= within], terms)
+        if feasible:
+            return feasible[select_single([o.cost for o in feasible], [o.churn for o in feasible], within)], rule
+    return None, rule
+
+
+def spend(offers: Sequence[Offer], terms: Terms) -> list[Offer]:
+    """Of each dial the position farthest from the base that is no worse than its best one; the others as they are.
+
+    Neighbours on a dial differ in a few rows, so the best of them is a matter of chance. A budget is there to be spent
+    on the new model: "no worse" is within one standard error of the paired difference for hard churn, whose decisions
+    change along the dial one by one, and exactly for soft churn, whose score is smooth.
+    """
+    dials: dict[str, list[Offer]] = {}
+    kept = []
+    for offer in offers:
+        if math.isnan(offer.candidate.dial):
+            kept.append(offer)
+        else:
+            dials.setdefault(offer.candidate.strategy, []).append(offer)
+    for some in dials.values():
+        best = min(some, key=lambda offer: (offer.cost, -offer.churn))
+        noise = {id(o): math.sqrt(abs(o.churn - best.churn) / terms.rows) if terms.hard else 0.0 for o in some}
+        fine = [offer for offer in some if offer.cost <= best.cost + noise[id(offer)]]
+        kept.append(max(fine, key=lambda offer: offer.churn))
+    return kept
+
+
+def fall_back(
+    offers: Sequence[Offer], trials: Trials, ruler: Ruler, budget: float, servable: bool
+) -> tuple[Offer, str]:
+    """No candidate keeps the budget: a blend with the base and a warning, or an error where it cannot be served."""
+    least = min((offer.churn for offer in offers), default=math.nan)
+    if not servable:
+        raise InfeasibleBudget(WHO, budget, least)
+    blends = [*mixtures(trials, ruler, budget, servable), kept_base(ruler)]
+    picked, _ = choose(blends, ruler.terms, budget, blends[0])
+    if picked is None:  # even the base changes decisions where classes are gone
+        picked = min(blends, key=lambda offer: (offer.churn, offer.cost))
+    what = "The base is kept as it is" if list(picked.weights) == [BASE] else "A blend with the base is served"
+    return picked, (
+        f"no candidate keeps max_churn={budget:g} on held-out rows; the least churn is {least:.3g}. "
+        f"{what}. Raise the budget, or try a start from the base or other strategies, to serve one model."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Desk:
+    """All that a choice needs, kept after training, so that another budget can be chosen for at once.
+
+    ``changes`` holds the churn of each offer on each row for the certificate, where there are such rows.
+    """
+
+    offers: Sequence[Offer]
+    plain: Offer
+    terms: Terms
+    bound: float
+    changes: Sequence[np.ndarray] | None
+    models: Sequence[Trained | Dialled] | Mapping[int, Trained | Dialled]
+    names: Sequence[str] | Mapping[int, str]
+    base: Any
+    classes: np.ndarray
+    trainings: int
+    rows: Mapping[str, int]
+
+    @property
+    def has_dial(self) -> bool:
+        return any(offer.candidate.dial > 0 for offer in self.offers)
+
+    def pick(self, budget: float | None, confidence: float | None) -> tuple[Offer | None, str, Certificate | None]:
+        """The offer to serve, the rule in words and the certificate; no offer where none keeps the budget."""
+        aim = aim_below(budget, self.terms) if budget is not None and self.has_dial else None
+        picked, rule = choose(self.offers, self.terms, budget, self.plain, aim)
+        if confidence is None or budget is None or not self.offers:
+            return picked, rule, None
+        assert self.changes is not None
+        prefer = self._in_order(picked, budget, aim)
+        certificate, best = certify_offers(self.offers, prefer, self.changes, budget, confidence, self.bound)
+        if certificate.certified:
+            picked, rule = best, f"{rule}, certified with confidence {confidence:g}"
+        return picked, rule, certificate
+
+    def _in_order(self, picked: Offer | None, budget: float, aim: float | None) -> list[Offer]:
+        """Offers as one would choose them if those before were taken away; last those above the budget."""
+        left, order = list(self.offers), []
+        while picked is not None:
+            order.append(picked)
+            left.remove(picked)
+            picked, _ = choose(left, self.terms, budget, self.plain, aim)
+        return order + sorted(left, key=lambda offer: (offer.cost, offer.churn))
+
+    def served(self, picked: Offer) -> Served:
+        return Served(picked.weights, self.base, self.models, self.classes)
+
+    def selection(self, picked: Offer, rule: str, budget: float | None) -> Selection:
+        row = picked.candidate
+        served = {row.name: 1.0}
+        if row.strategy == "mixture":  # of several candidates, which the row does not name
+            served = {self.names[k] if k != BASE else "base": w for k, w in picked.weights.items()}
+        return Selection(
+            served=served,
+            rule=rule,
+            feasible=budget is None or picked.churn <= budget * (1 + 1e-9),
+            risk=row.risk,
+            accuracy=row.accuracy,
+            churn=row.churn,
+            broken=row.broken,
+            trainings=self.trainings,
+            rows=dict(self.rows),
+        )
 
 
 def certify_offers(
-    offers: list[Offer],
-    first: Offer | None,
-    changes: Callable[[Offer], Any],
+    offers: Sequence[Offer],
+    prefer: Sequence[Offer],
+    changes: Sequence[np.ndarray],
     budget: float,
     confidence: float,
     bound: float,
 ) -> tuple[Certificate, Offer]:
-    """Test offers from the least churn upward, as measured on the rows to choose on; take the best accepted one."""
+    """Test offers from the least churn upward, as measured on the rows to choose on; take the first accepted one.
+
+    The order of the test is fixed by other rows, and churn need not rise along it for the certificate to hold.
+    """
     order = sorted(range(len(offers)), key=lambda k: (offers[k].churn, k))
-    best = sorted(range(len(offers)), key=lambda k: (offers[k].churn > budget, offers[k].cost, offers[k].churn))
-    if first is not None:
-        best = [offers.index(first), *(k for k in best if offers[k] is not first)]
-    values = {str(k): changes(offers[k]) for k in order}
+    best = [next(k for k, offer in enumerate(offers) if offer is one) for one in prefer]
+    values = {str(k): changes[k] for k in order}
     certificate, accepted = certify(values, budget, confidence, bound, prefer=[str(k) for k in best])
     pick = next((k for k in best if str(k) in accepted), best[0])
     named = tuple((offers[int(k)].candidate.name, p) for k, p in certificate.tested)
     return Certificate(**{**certificate.__dict__, "tested": named}), offers[pick]
+
+
+def certified_changes(
+    offers: Sequence[Offer], judge: Ruler, models: Sequence[Trained | Dialled], X: Any
+) -> list[np.ndarray]:
+    """Churn of each offer on each row for the certificate; rows that count several times are written out."""
+    copies = judge.weights.astype(int) if whole_numbers(judge.weights) else None
+    uses = Counter(k for offer in offers for k in offer.weights)
+    kept: dict[int, np.ndarray] = {BASE: judge.base_proba}
+    found = []
+    for offer in offers:
+        each = {k: kept[k] if k in kept else models[k].proba(X) for k in offer.weights}
+        kept |= {k: proba for k, proba in each.items() if uses[k] > 1}
+        values = judge.changes(weighted(each, offer.weights))
+        found.append(values if copies is None else np.repeat(values, copies))
+    return found

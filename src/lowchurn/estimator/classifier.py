@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from pathlib import Path
@@ -24,25 +25,23 @@ from sklearn.utils.validation import (
 
 from lowchurn.checks import check_choice, check_number
 from lowchurn.estimator.base import WHO, Base, GivenBase, find_base, start_of
-from lowchurn.estimator.candidates import Ruler, Trained, Trials, resolve, takes_nan
+from lowchurn.estimator.candidates import BASE, Ruler, Trained, Trials, takes_nan
 from lowchurn.estimator.choose import (
-    BASE,
+    Desk,
     Offer,
     Served,
-    certify_offers,
-    choose,
-    kept_base,
+    certified_changes,
+    fall_back,
     mixtures,
     singles,
 )
 from lowchurn.estimator.frontier import Selection
-from lowchurn.estimator.inputs import as_mask, progress, rows_for, take_rows, warn_of_seen_rows
-from lowchurn.estimator.searching import default_strategies, search_lambda
-from lowchurn.estimator.split import Part, Split, held_out_rows, split_rows, whole_numbers
+from lowchurn.estimator.inputs import as_mask, progress, rows_for, take_rows, warn_of_few_rows, warn_of_seen_rows
+from lowchurn.estimator.searching import SPECIAL, default_strategies, resolve, search_lambda, special_strategies
+from lowchurn.estimator.split import Part, Split, split_for_budget
 from lowchurn.learners.torch import NetworkClassifier, is_network
 from lowchurn.scoring import Score, get_score
-from lowchurn.selection import InfeasibleBudget
-from lowchurn.strategies import ColdStart
+from lowchurn.strategies import ColdStart, trainings
 
 
 class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -62,8 +61,10 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         the least churn that is at least as accurate as a plain retrain.
     churn : {"hard", "soft"}
         Share of changed decisions, or mean divergence from the base's probabilities.
-    strategies : list, optional
-        What to try: strategies, classes of them, or names. See the guide for the default.
+    strategies : list, "dial", "auto", optional
+        What to try: strategies, classes of them, or names; "dial" for everything between the retrain and the base,
+        which :meth:`dial` then reaches without training; "auto" for the best of the dial and distillation. See the
+        guide for the default.
     select : {"single", "mixture"}
         Serve one candidate, or the best convex combination of candidates (and of the base, where it can be served).
     search : {"auto", "grid"}
@@ -206,11 +207,24 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             known = Base(base, self.classes_)
         else:
             known = GivenBase(base_proba, base_classes, ids, len(index), self.classes_)
-        rows = self._split(X, index, weight, new, held_out)
+        rows = split_for_budget(
+            X,
+            index,
+            weight,
+            self.classes_,
+            max_churn=self.max_churn,
+            confidence=self.confidence,
+            validation_fraction=self.validation_fraction,
+            new=as_mask("new", new, len(index)),
+            held_out=as_mask("held_out", held_out, len(index)),
+            seed=self._seed() or 0,
+        )
         ruler = self._ruler(known, X, index, rows.choose)
-        self._warn_of_few_rows(ruler)
-        fixed, families = resolve([] if self.strategies is None else self.strategies, self.search)
-        with progress(self.verbose, 4 if self.strategies is None else 1 + len(fixed) + 3 * len(families)) as done:
+        warn_of_few_rows(ruler, self.max_churn)
+        later = self.strategies is None or (isinstance(self.strategies, str) and self.strategies in SPECIAL)
+        fixed, families = resolve([] if later else self.strategies, self.search)
+        needed = dict.fromkeys(one for strategy in fixed for one in trainings(strategy))
+        with progress(self.verbose, 1 + len(needed) + 3 * len(families)) as done:
             trials = Trials(
                 estimator=estimator,
                 classes=self.classes_,
@@ -224,9 +238,12 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 n_jobs=self.n_jobs,
                 seed=self._seed(),
                 done=done,
+                servable=known.servable,
             )
             if self.strategies is None:
                 fixed, families = resolve(default_strategies(trials), self.search)
+            elif later:
+                fixed, families = special_strategies(self.strategies, trials)
             trials.run([ColdStart()])  # first in every frontier: what the others are compared with
             trials.run(s for s in fixed if s != ColdStart())
             certified = 0 if rows.certify is None else int(rows.certify.weights.sum())
@@ -240,72 +257,103 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def _choose(self, trials: Trials, known: Base | GivenBase, X: Any, index: np.ndarray, rows: Split) -> None:
         ruler = trials.ruler
         assert ruler is not None
-        budget, mixing = self.max_churn, self.select == "mixture"
-        plain = singles(trials, ruler)[0]
-        offers = mixtures(trials, ruler, budget, known.servable) if mixing else singles(trials, ruler)
-        picked, rule = choose(offers, ruler, budget, plain)
-        self.certificate_ = None
-        if self.confidence is not None and offers:
-            assert budget is not None
-            assert rows.certify is not None
-            judge = self._ruler(known, X, index, rows.certify)
-            self._served = Served({}, known if known.servable else None, trials.models, self.classes_)
-            X_certify = _safe_indexing(X, rows.certify.rows)
-            each = {k: self._served.part(k, X_certify) for k in {k for offer in offers for k in offer.weights}}
-            copies = judge.weights.astype(int) if whole_numbers(judge.weights) else None
-
-            def changes(offer: Offer) -> np.ndarray:
-                values = judge.changes(np.asarray(sum(w * each[k] for k, w in offer.weights.items())))
-                return values if copies is None else np.repeat(values, copies)
-
-            bound = 1.0 if ruler.hard else float(ruler.score.bound)
-            self.certificate_, best = certify_offers(offers, picked, changes, budget, self.confidence, bound)
-            if self.certificate_.certified:
-                picked, rule = best, f"{rule}, certified with confidence {self.confidence:g}"
-            else:
-                warnings.warn(f"{WHO}: {self.certificate_}", stacklevel=3)
-        if picked is None:
-            picked = self._fall_back(offers, trials, known.servable)
-        feasible = budget is None or picked.churn <= budget * (1 + 1e-9)
-        self._served = Served(picked.weights, known if known.servable else None, trials.models, self.classes_)
-        self._remember(picked, rule, feasible, trials, rows)
-
-    def _fall_back(self, offers: list[Offer], trials: Trials, servable: bool) -> Offer:
-        """No candidate keeps the budget: blend with the base, or refuse where it cannot be served."""
-        least = min((offer.churn for offer in offers), default=math.nan)
-        assert self.max_churn is not None
-        assert trials.ruler is not None
-        if not servable:
-            raise InfeasibleBudget(WHO, self.max_churn, least)
-        blends = [*mixtures(trials, trials.ruler, self.max_churn, servable), kept_base(trials.ruler)]
-        picked, _ = choose(blends, trials.ruler, self.max_churn, blends[0])
-        if picked is None:  # even the base changes decisions where classes are gone
-            picked = min(blends, key=lambda offer: (offer.churn, offer.cost))
-        self.frontier_.append(picked.candidate)
-        what = "The base is kept as it is" if list(picked.weights) == [BASE] else "A blend with the base is served"
-        warnings.warn(
-            f"{WHO}: no candidate keeps max_churn={self.max_churn:g} on held-out rows; the least churn is {least:.3g}. "
-            f"{what}. Raise the budget, or try a start from the base or other strategies, to serve one model.",
-            stacklevel=4,
-        )
-        return picked
-
-    def _remember(self, picked: Offer, rule: str, feasible: bool, trials: Trials, rows: Split) -> None:
-        names = {k: trials.frontier[k].name if k != BASE else "base" for k in picked.weights}
-        row = picked.candidate
         parts = {"train": rows.train, "choose": rows.choose, "certify": rows.certify}
-        self.selection_ = Selection(
-            served={names[k]: w for k, w in picked.weights.items()},
-            rule=rule,
-            feasible=feasible,
-            risk=row.risk,
-            accuracy=row.accuracy,
-            churn=row.churn,
-            broken=row.broken,
+        every = singles(trials, ruler)
+        offers = mixtures(trials, ruler, self.max_churn, known.servable) if self.select == "mixture" else every
+        changes = None
+        if rows.certify is not None:
+            judge = self._ruler(known, X, index, rows.certify)
+            changes = certified_changes(offers, judge, trials.models, _safe_indexing(X, rows.certify.rows))
+        desk = Desk(
+            offers=offers,
+            plain=every[0],
+            terms=ruler.terms,
+            bound=1.0 if ruler.hard else float(ruler.score.bound or math.inf),
+            changes=changes,
+            models=trials.models,
+            names=trials.names,
+            base=known if known.servable else None,
+            classes=self.classes_,
             trainings=trials.trainings,
             rows={name: 0 if part is None else int(part.weights.sum()) for name, part in parts.items()},
         )
+        self._desk = desk if desk.has_dial else None
+        picked, rule, self.certificate_ = desk.pick(self.max_churn, self.confidence)
+        if self.certificate_ is not None and not self.certificate_.certified:
+            warnings.warn(f"{WHO}: {self.certificate_}", stacklevel=3)
+        if picked is None:
+            assert self.max_churn is not None
+            picked, words = fall_back(offers, trials, ruler, self.max_churn, known.servable)
+            self.frontier_.append(picked.candidate)
+            warnings.warn(f"{WHO}: {words}", stacklevel=3)
+        self._serve(desk, picked, rule)
+
+    def _serve(self, desk: Desk, picked: Offer, rule: str) -> None:
+        self.selection_ = desk.selection(picked, rule, self.max_churn)
+        self._served = desk.served(picked)
         self._expose()
+
+    def dial(self, max_churn: float, *, confidence: float | None = None) -> Self:
+        """The model for another budget, at once and without training.
+
+        It is chosen among the very candidates in ``frontier_``, on the same held-out rows; this model stays as it is.
+
+        Parameters
+        ----------
+        max_churn : float
+            The other budget.
+        confidence : float, optional
+            Certify it with this confidence; that of ``fit`` by default. Needs the rows that a ``fit`` with
+            ``confidence`` holds out. Each certificate speaks for its own budget alone: to hold several at once, share
+            the risk out among them (0.975 each for two at 0.95).
+
+        Returns
+        -------
+        LowChurnClassifier
+            Fitted, with ``selection_`` and ``certificate_`` of its own.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_breast_cancer
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from sklearn.preprocessing import StandardScaler
+        >>> from lowchurn import LowChurnClassifier
+        >>> X, y = load_breast_cancer(return_X_y=True)
+        >>> base = make_pipeline(StandardScaler(), LogisticRegression(C=100)).fit(X[:60], y[:60])
+        >>> model = LowChurnClassifier(base=base, max_churn=0.05, strategies="dial").fit(X[:400], y[:400])
+        >>> calmer = model.dial(max_churn=0.02)
+        >>> calmer.selection_.churn <= 0.02 < 0.05, calmer.selection_.trainings == model.selection_.trainings
+        (True, True)
+        """
+        check_is_fitted(self)
+        desk = getattr(self, "_desk", None)
+        if desk is None:
+            raise ValueError(
+                f"{WHO}: there is no dial here. Fit with strategies='dial' or 'auto' and a base that is a model; "
+                "save with dial=True to dial what is loaded."
+            )
+        other = copy.copy(self)
+        other.max_churn = max_churn
+        other.confidence = self.confidence if confidence is None else confidence
+        other._check_parameters()
+        if other.confidence is not None and desk.changes is None:
+            raise ValueError(
+                f"{WHO}: confidence needs rows that nothing else has seen, and this model was fitted without. "
+                "Fit with confidence=."
+            )
+        picked, rule, other.certificate_ = desk.pick(max_churn, other.confidence)
+        if other.certificate_ is not None and not other.certificate_.certified:
+            warnings.warn(f"{WHO}: {other.certificate_}", stacklevel=2)
+        if picked is None:  # even the base changes decisions where classes are gone
+            picked = min(desk.offers, key=lambda offer: (offer.churn, offer.cost))
+            warnings.warn(
+                f"{WHO}: nothing on the dial keeps max_churn={max_churn:g} on held-out rows; the least churn, "
+                f"{picked.churn:.3g}, is served.",
+                stacklevel=2,
+            )
+        other._serve(desk, picked, rule)
+        return other
 
     def _fit_plain(self, estimator: Any, X: Any, index: np.ndarray, weight: np.ndarray | None) -> Self:
         everything = Part(np.arange(len(index)), weight)
@@ -358,12 +406,20 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X)))
 
-    def save(self, path: str | Path) -> None:
-        """Write the fitted model to one file; :func:`lowchurn.load` reads it. See the guide for what is in it."""
+    def save(self, path: str | Path, *, dial: bool = False) -> None:
+        """Write the fitted model to one file; :func:`lowchurn.load` reads it. See the guide for what is in it.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        dial : bool
+            Write both ends of the dial as well, the base among them, so that :meth:`dial` works on what is loaded.
+        """
         from lowchurn.estimator.saving import save
 
         check_is_fitted(self)
-        save(self, path)
+        save(self, path, dial)
 
     def _check_parameters(self) -> float | None:
         check_choice(WHO, "churn", self.churn, ("hard", "soft"))
@@ -441,55 +497,12 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             return None if self.random_state is None else int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _split(self, X: Any, index: np.ndarray, weight: np.ndarray | None, new: Any, held_out: Any) -> Split:
-        n = int(weight.sum()) if weight is not None and whole_numbers(weight) else len(index)
-        choose_rows, certify_rows = held_out_rows(n, self.max_churn, self.confidence)
-        if self.validation_fraction is not None:
-            total = max(round(self.validation_fraction * n), 1)
-            share = certify_rows / (choose_rows + certify_rows)
-            certify_rows = round(share * total)
-            choose_rows = total - certify_rows
-        mask, fresh = as_mask("held_out", held_out, len(index)), as_mask("new", new, len(index))
-        if fresh is not None and mask is None:
-            available = int(fresh.sum() if weight is None or not whole_numbers(weight) else weight[fresh].sum())
-            if available < 2:
-                raise ValueError(f"{WHO}: new must name at least two rows to hold out from, got {available}.")
-            # At least half of the new rows are for training: they are what the retrain is about.
-            shrink = min(1.0, 0.5 * available / (choose_rows + certify_rows))
-            choose_rows, certify_rows = max(int(shrink * choose_rows), 1), int(shrink * certify_rows)
-        if mask is None:
-            counts = np.bincount(index, weights=weight if weight is not None and whole_numbers(weight) else None)
-            if counts.min() < 2:
-                label = self.classes_.tolist()[counts.argmin()]
-                raise ValueError(
-                    f"{WHO}: every class must have at least two rows, one to train on and one to hold out; "
-                    f"class {label!r} has one row. Add rows, leave the class out, or say held_out."
-                )
-            if n - choose_rows - certify_rows < len(self.classes_):
-                raise ValueError(
-                    f"{WHO}: {n} rows are fewer than the split needs: {choose_rows + certify_rows} held out and "
-                    f"at least {len(self.classes_)} to train on. Add rows or lower validation_fraction."
-                )
-        elif mask.all() or not mask.any() or (self.confidence is not None and mask.sum() < 2):
-            raise ValueError(f"{WHO}: held_out must leave rows on both sides, got {mask.sum()} of {len(mask)} rows.")
-        elif len(np.unique(index[~mask])) < len(self.classes_):
-            raise ValueError(f"{WHO}: held_out must leave rows of every class to train on.")
-        return split_rows(X, index, weight, choose_rows, certify_rows, self._seed() or 0, mask, fresh)
-
     def _ruler(self, known: Base | GivenBase, X: Any, index: np.ndarray, part: Part) -> Ruler:
         rows = rows_for(known, X, part.rows)
         return Ruler(
             index[part.rows], part.weights, known.proba(rows), known.decisions(rows), self._chosen_score,
             self.churn == "hard",
         )  # fmt: skip
-
-    def _warn_of_few_rows(self, ruler: Ruler) -> None:
-        if self.max_churn is not None and self.churn == "hard" and ruler.weights.sum() * self.max_churn < 1:
-            warnings.warn(
-                f"{WHO}: {ruler.weights.sum():.0f} held-out rows are few for max_churn={self.max_churn:g}: one changed "
-                "row is above the budget. Give more rows or raise validation_fraction.",
-                stacklevel=3,
-            )
 
     def __sklearn_clone__(self) -> LowChurnClassifier:
         # The base is fitted and stays so: it is what is compared with, not something to train.

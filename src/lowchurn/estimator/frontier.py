@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,10 @@ class Candidate:
         Why it failed or was skipped.
     seconds : float
         Time of its training, NaN where several were trained together.
+    fixed : float
+        Share of rows wrong in the base and right here.
+    dial : float
+        Where it stands between the new model (0) and the base (1); NaN for candidates that are not on a dial.
 
     Examples
     --------
@@ -54,6 +59,8 @@ class Candidate:
     status: str = "trained"
     reason: str = ""
     seconds: float = NAN
+    fixed: float = NAN
+    dial: float = NAN
 
     @property
     def name(self) -> str:
@@ -80,6 +87,50 @@ class Frontier(list[Candidate]):
         import pandas as pd
 
         return pd.DataFrame(self.records(), columns=[f.name for f in dataclasses.fields(Candidate)])
+
+    def plot(
+        self,
+        path: str | Path | None = None,
+        *,
+        selection: Selection | None = None,
+        max_churn: float | None = None,
+        churn: str = "hard",
+    ) -> Any:
+        """Accuracy against churn with intervals: dials as curves, other candidates as points. Needs altair.
+
+        Parameters
+        ----------
+        path : path, optional
+            Where to write it as well: ``.svg``, ``.png`` or ``.html`` (one page that loads nothing).
+        selection : Selection, optional
+            What is served, to mark it: ``model.selection_``.
+        max_churn : float, optional
+            The budget, as a line.
+        churn : {"hard", "soft"}
+            Show churn as a share of decisions, or as a plain number.
+
+        Returns
+        -------
+        altair.LayerChart
+            It shows itself in a notebook.
+
+        Examples
+        --------
+        >>> from lowchurn.estimator import Candidate, Frontier
+        >>> frontier = Frontier([Candidate("cold", "", accuracy=0.9, churn=0.08)])
+        >>> frontier += [Candidate("soup", f"toward_base={a}", accuracy=0.9 - a / 50, churn=0.05 * (1 - a), dial=a)
+        ...              for a in (0.0, 0.5, 1.0)]
+        >>> chart = frontier.plot(max_churn=0.03)
+        >>> chart.to_dict()["title"]["text"]
+        'Accuracy against churn'
+        >>> Frontier().plot()
+        Traceback (most recent call last):
+        ...
+        ValueError: Frontier.plot: there must be a candidate with a measured accuracy and churn, got 0 without...
+        """
+        from lowchurn.estimator.plot import plot_frontier
+
+        return plot_frontier(self, path, None if selection is None else selection.served, max_churn, churn)
 
     def __repr__(self) -> str:
         head = ["strategy", "setting", "risk", "accuracy", "churn", "broken", "status", "reason"]

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils import _safe_indexing
 
 from lowchurn.estimator.base import WHO, Base, GivenBase
-from lowchurn.estimator.candidates import Trials
+from lowchurn.estimator.candidates import Ruler, Trials
 
 
 def warn_of_seen_rows(trials: Trials, said: bool) -> None:
@@ -29,6 +29,16 @@ def warn_of_seen_rows(trials: Trials, said: bool) -> None:
             f"{WHO}: the base is clearly more accurate on the held-out rows than a plain retrain. It was probably "
             "trained on some of them, and then churn and accuracy there say little about new rows. "
             "Say which rows are new: fit(..., new=mask).",
+            stacklevel=3,
+        )
+
+
+def warn_of_few_rows(ruler: Ruler, budget: float | None) -> None:
+    """Where one changed row is above the budget, the budget cannot be seen."""
+    if budget is not None and ruler.hard and ruler.weights.sum() * budget < 1:
+        warnings.warn(
+            f"{WHO}: {ruler.weights.sum():.0f} held-out rows are few for max_churn={budget:g}: one changed "
+            "row is above the budget. Give more rows or raise validation_fraction.",
             stacklevel=3,
         )
 

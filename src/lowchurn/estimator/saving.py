@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import zipfile
 from collections.abc import Sequence
@@ -13,11 +14,11 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
 
-from lowchurn.estimator.base import Base, Behind
-from lowchurn.estimator.candidates import Trained
-from lowchurn.estimator.choose import BASE, Served
+from lowchurn.estimator.base import Base, Behind, inner_model
+from lowchurn.estimator.candidates import BASE, Dialled, Terms, Trained, dialled, take_apart
+from lowchurn.estimator.choose import Desk, Offer, Served
 from lowchurn.estimator.frontier import Candidate, Frontier, Selection
-from lowchurn.learners import ALL
+from lowchurn.learners import ALL, learner_for
 from lowchurn.learners.rows import RowsLearner, load_skops
 from lowchurn.learners.torch import NetworkClassifier, network_name
 from lowchurn.persistence import (
@@ -40,21 +41,15 @@ ESTIMATORS = (
 KEPT = ("max_churn", "churn", "select", "search", "confidence", "validation_fraction", "n_jobs", "verbose")
 
 
-def save(model: Any, path: str | Path) -> None:
-    """Write a fitted LowChurnClassifier; the base goes along only where it is a part of what is served."""
+def save(model: Any, path: str | Path, dial: bool = False) -> None:
+    """Write a fitted LowChurnClassifier; the base goes along where it is a part of what is served, or of the dial."""
     served: Served = model._served
     files: dict[str, bytes] = {}
     members: list[dict[str, Any]] = []
     for k, weight in served.weights.items():
         part = base_part(served.base) if k == BASE else served.models[k]
         folder = f"model{len(members)}/"
-        entry = {"weight": float(weight).hex(), "base": k == BASE, "folder": folder}
-        entry["learner"] = _add(files, folder, part.model)
-        if part.preprocessing is not None:
-            entry["preprocessing"] = _add(files, f"{folder}preprocessing/", part.preprocessing)
-        features = getattr(part, "feature_names_in_", None)
-        entry["features"] = None if features is None else list(map(str, features))
-        members.append(entry)
+        members.append({"weight": float(weight).hex(), "base": k == BASE} | _entry(files, folder, part))
     files["estimator.skops"] = RowsLearner.save(_unfitted(model._estimator))["model.skops"]
     parameters = {name: getattr(model, name) for name in KEPT}
     if isinstance(model.random_state, int):
@@ -72,8 +67,107 @@ def save(model: Any, path: str | Path) -> None:
         "selection": _plain(dataclasses.asdict(model.selection_)),
         "frontier": [_plain(row) for row in model.frontier_.records()],
         "certificate": None if model.certificate_ is None else _plain(dataclasses.asdict(model.certificate_)),
+        "dial": _dial(model, files) if dial else None,
     }
     write_archive(path, about, files)
+
+
+def _entry(files: dict[str, bytes], folder: str, part: Any) -> dict[str, Any]:
+    """Write a model behind its preprocessing; what is needed to read it again."""
+    entry = {"folder": folder, "learner": _add(files, folder, part.model)}
+    if part.preprocessing is not None:
+        entry["preprocessing"] = _add(files, f"{folder}preprocessing/", part.preprocessing)
+    features = getattr(part, "feature_names_in_", None)
+    return entry | {"features": None if features is None else list(map(str, features))}
+
+
+def _dial(model: Any, files: dict[str, bytes]) -> dict[str, Any]:
+    """Everything that a choice for another budget needs: both ends of the dial, what was measured along it."""
+    desk: Desk | None = getattr(model, "_desk", None)
+    if desk is None:
+        raise ValueError(
+            "save: there is no dial to write. Fit with strategies='dial' or 'auto', or save without dial=True."
+        )
+    places: dict[int, Any] = {}
+    used = {k for offer in desk.offers for k in offer.weights if k != BASE}
+    for k in sorted(used | {m.mean for k in used if isinstance(m := desk.models[k], Dialled)}):
+        part = desk.models[k]
+        if isinstance(part, Dialled):
+            if part.needs_rows:
+                raise ValueError(
+                    "save: a dial with batch normalisation needs the training rows, which are not written. "
+                    "Save without dial=True, once for each budget."
+                )
+            places[k] = {"mean": part.mean, "toward_base": part.toward_base.hex()}
+        else:
+            places[k] = _entry(files, f"dial/model{k}/", part)
+    base = _entry(files, "dial/base/", base_part(desk.base))
+    if desk.changes is not None:
+        text = io.BytesIO()
+        np.save(text, np.stack(desk.changes), allow_pickle=False)
+        files["dial/changes.npy"] = text.getvalue()
+    offers = [*desk.offers, desk.plain]
+    return {
+        "offers": [
+            {
+                "weights": [[k, w.hex()] for k, w in offer.weights.items() if k in places or k == BASE],
+                "candidate": _plain(dataclasses.asdict(offer.candidate)),
+                "cost": offer.cost.hex(),
+            }
+            for offer in offers
+        ],
+        "terms": dataclasses.asdict(desk.terms),
+        "bound": desk.bound,
+        "models": [[k, entry] for k, entry in places.items()],
+        "names": {k: desk.names[k] for k in places},
+        "base": base,
+        "trainings": desk.trainings,
+        "rows": dict(desk.rows),
+    }
+
+
+def _read_dial(about: dict[str, Any], files: dict[str, bytes], model: Any, trusted: Sequence[str]) -> Desk:
+    classes = model.classes_
+    base = _base_from(about["base"], _member(about["base"], files, trusted), classes)
+    learner = learner_for(take_apart(model._estimator)[1], classes)
+    models: dict[int, Trained | Dialled] = {}
+    for k, entry in about["models"]:
+        if "mean" not in entry:
+            part = _member(entry, files, trusted)
+            models[k] = Trained(part.preprocessing, part.model, classes)
+    for k, entry in about["models"]:
+        if "mean" in entry:
+            mean, start = models[entry["mean"]].made().model, inner_model(base.model)
+            models[k] = dialled(learner, start, mean, entry["mean"], float.fromhex(entry["toward_base"]), None)
+    *offers, plain = (
+        Offer(
+            {k: float.fromhex(w) for k, w in offer["weights"]},
+            Candidate(**_tuples(offer["candidate"])),
+            float.fromhex(offer["cost"]),
+        )
+        for offer in about["offers"]
+    )
+    changes = None
+    if "dial/changes.npy" in files:
+        changes = list(np.load(io.BytesIO(files["dial/changes.npy"]), allow_pickle=False))
+    return Desk(
+        offers=offers,
+        plain=plain,
+        terms=Terms(**about["terms"]),
+        bound=about["bound"],
+        changes=changes,
+        models=models,
+        names={int(k): name for k, name in about["names"].items()},
+        base=base,
+        classes=classes,
+        trainings=about["trainings"],
+        rows=about["rows"],
+    )
+
+
+def _base_from(entry: dict[str, Any], part: Behind, classes: np.ndarray) -> Base:
+    whole = part.preprocessing is None and entry["learner"] == "rows"
+    return Base(part.model if whole else part, classes)
 
 
 def _unfitted(estimator: Any) -> Any:
@@ -155,8 +249,7 @@ def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:
         models.append(Trained(part.preprocessing, part.model, model.classes_))
         weights[BASE if entry["base"] else k] = float.fromhex(entry["weight"])
         if entry["base"]:
-            whole = part.preprocessing is None and entry["learner"] == "rows"
-            base = Base(part.model if whole else part, model.classes_)
+            base = _base_from(entry, part, model.classes_)
     model._served = Served(weights, base, models, model.classes_)
     model.selection_ = Selection(**about["selection"])
     model.frontier_ = Frontier(Candidate(**_tuples(row)) for row in about["frontier"])
@@ -164,6 +257,7 @@ def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:
     if certificate is not None:
         certificate["tested"] = tuple((name, p) for name, p in certificate["tested"])
     model.certificate_ = None if certificate is None else Certificate(**certificate)
+    model._desk = None if about.get("dial") is None else _read_dial(about["dial"], files, model, trusted)
     model._expose()
     return model
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from lowchurn.estimator.base import WHO
 from lowchurn.selection import rows_to_certify
 
 COPIES = 50  # a larger whole-number weight is an importance, not a count
@@ -162,3 +163,52 @@ def _stir(x: np.ndarray) -> np.ndarray:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def split_for_budget(
+    X: Any,
+    index: np.ndarray,
+    weight: np.ndarray | None,
+    classes: np.ndarray,
+    *,
+    max_churn: float | None,
+    confidence: float | None,
+    validation_fraction: float | None,
+    new: np.ndarray | None,
+    held_out: np.ndarray | None,
+    seed: int,
+) -> Split:
+    """Rows to train on, to choose on and to certify with, as many as the budget needs or the caller says."""
+    n = int(weight.sum()) if weight is not None and whole_numbers(weight) else len(index)
+    choose_rows, certify_rows = held_out_rows(n, max_churn, confidence)
+    if validation_fraction is not None:
+        total = max(round(validation_fraction * n), 1)
+        share = certify_rows / (choose_rows + certify_rows)
+        certify_rows = round(share * total)
+        choose_rows = total - certify_rows
+    mask, fresh = held_out, new
+    if fresh is not None and mask is None:
+        available = int(fresh.sum() if weight is None or not whole_numbers(weight) else weight[fresh].sum())
+        if available < 2:
+            raise ValueError(f"{WHO}: new must name at least two rows to hold out from, got {available}.")
+        # At least half of the new rows are for training: they are what the retrain is about.
+        shrink = min(1.0, 0.5 * available / (choose_rows + certify_rows))
+        choose_rows, certify_rows = max(int(shrink * choose_rows), 1), int(shrink * certify_rows)
+    if mask is None:
+        counts = np.bincount(index, weights=weight if weight is not None and whole_numbers(weight) else None)
+        if counts.min() < 2:
+            label = classes.tolist()[counts.argmin()]
+            raise ValueError(
+                f"{WHO}: every class must have at least two rows, one to train on and one to hold out; "
+                f"class {label!r} has one row. Add rows, leave the class out, or say held_out."
+            )
+        if n - choose_rows - certify_rows < len(classes):
+            raise ValueError(
+                f"{WHO}: {n} rows are fewer than the split needs: {choose_rows + certify_rows} held out and "
+                f"at least {len(classes)} to train on. Add rows or lower validation_fraction."
+            )
+    elif mask.all() or not mask.any() or (confidence is not None and mask.sum() < 2):
+        raise ValueError(f"{WHO}: held_out must leave rows on both sides, got {mask.sum()} of {len(mask)} rows.")
+    elif len(np.unique(index[~mask])) < len(classes):
+        raise ValueError(f"{WHO}: held_out must leave rows of every class to train on.")
+    return split_rows(X, index, weight, choose_rows, certify_rows, seed, mask, fresh)

@@ -15,7 +15,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from sklearn.base import clone
 
-from lowchurn.strategies import ColdStart, Strategy
+from lowchurn.strategies import ColdStart, Strategy, member_seed
 
 PLAIN = ColdStart()
 
@@ -37,6 +37,11 @@ class Job:
         Decides everything random, where the estimator does not fix its own ``random_state``.
     labels : array of shape (n,), optional
         The true classes as indices, for learners that stop early on the loss against them.
+    pull : array of shape (n, m), optional
+        The base's decisions, for a strategy with a ``limit`` (:meth:`~lowchurn.strategies.Strategy.pull`).
+    member : int
+        Which of several trainings by the same strategy; all but the first get seeds of their own, also where the
+        estimator fixes its ``random_state``.
 
     Examples
     --------
@@ -52,6 +57,8 @@ class Job:
     sample_weight: np.ndarray | None = None
     seed: int | None = None
     labels: np.ndarray | None = None
+    pull: np.ndarray | None = None
+    member: int = 0
 
     @property
     def base_share(self) -> float:
@@ -110,6 +117,8 @@ class Learner(abc.ABC):
             return f"{who} does not mix rows (mixup); torch networks do."
         if strategy.coupling is not None:
             return f"{who} does not train coupled twins (co-distillation); torch networks do."
+        if strategy.limit is not None:
+            return f"{who} is not trained epoch by epoch, as a limit on churn needs it; torch networks are."
         if strategy.base_share > 0:
             return self.cannot_start(strategy.base_share, base)
         return ""
@@ -118,12 +127,34 @@ class Learner(abc.ABC):
         """Why training cannot start from the base, in words; empty where it can."""
         return f"{type(self.estimator).__name__} cannot start from the base's weights."
 
+    def cannot_average(self, base: Any) -> str:
+        """Why weights of this learner's models and of the base cannot be averaged, in words; empty where they can."""
+        return f"{type(self.estimator).__name__} has no weights to average; its probabilities can be (ServedMixture)."
+
+    @property
+    def one_is_enough(self) -> bool:
+        """Whether several retrains with other seeds would all be the same."""
+        return False
+
+    def needs_rows(self, model: Any) -> bool:
+        """Whether :meth:`average` needs the training rows."""
+        return False
+
+    def average(self, models: Sequence[Any], shares: Sequence[float], X: Any) -> Any:
+        """A model whose weights are those of fitted models in these shares; exactly the one whose share is 1.
+
+        ``X`` are the training rows, for networks that keep statistics of them.
+        """
+        raise NotImplementedError
+
     def prepared(self, job: Job) -> Any:
         """A clone of the estimator with the job's seed, unless it has a seed of its own."""
         model = clone(self.estimator)
-        parameters = model.get_params()
-        if job.seed is not None and "random_state" in parameters and parameters["random_state"] is None:
+        own = model.get_params().get("random_state", False)
+        if own is None and job.seed is not None:
             model.set_params(random_state=job.seed)
+        elif job.member and isinstance(own, int | np.integer) and not isinstance(own, bool):
+            model.set_params(random_state=member_seed(int(own), job.member))
         return model
 
     @classmethod
@@ -145,6 +176,15 @@ class Learner(abc.ABC):
     def load(cls, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
         """What :meth:`save` wrote."""
         raise NotImplementedError
+
+
+def in_shares(values: Sequence[np.ndarray], shares: Sequence[float]) -> np.ndarray:
+    """A weighted sum in double precision, of the dtype of the first; exactly the one whose share is 1."""
+    for value, share in zip(values, shares, strict=True):
+        if share == 1:
+            return value.copy()
+    total = sum(share * value.astype(np.float64) for value, share in zip(values, shares, strict=True))
+    return np.asarray(total).astype(values[0].dtype)
 
 
 def _attempt(learner: Learner, X: Any, job: Job, base: Any) -> Any:

@@ -24,7 +24,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import has_fit_parameter
 
 from lowchurn.checks import as_floats, check_rows, check_weightlike, check_weights, to_numpy
-from lowchurn.learners.base import Job, Learner, class_weights, extra_missing, weighted_mass
+from lowchurn.learners.base import Job, Learner, class_weights, extra_missing, in_shares, weighted_mass
 
 
 def fit_soft(estimator: Any, X: Any, targets: Any, classes: Any, sample_weight: Any = None, least: float = 1e-3) -> Any:
@@ -133,6 +133,27 @@ class RowsLearner(Learner):
             if [len(b) for b in base.intercepts_[:-1]] != sizes:
                 return f"{who} cannot start from the base: its layers have other sizes."
         return ""
+
+    def cannot_average(self, base: Any) -> str:
+        if not isinstance(self.estimator, COEFFICIENTS):
+            return super().cannot_average(base)
+        return self.cannot_start(1.0, base)
+
+    @property
+    def one_is_enough(self) -> bool:
+        return isinstance(self.estimator, LogisticRegression)  # convex: one optimum, wherever it starts
+
+    def average(self, models: Sequence[Any], shares: Sequence[float], X: Any) -> Any:
+        """Coefficients in shares; everything else is the first model's."""
+        made = copy.deepcopy(models[0])
+        if isinstance(made, MLPClassifier):
+            for name in ("coefs_", "intercepts_"):
+                layers = zip(*(getattr(model, name) for model in models), strict=True)
+                setattr(made, name, [in_shares(layer, shares) for layer in layers])
+        else:
+            for name in ("coef_", "intercept_"):
+                setattr(made, name, in_shares([getattr(model, name) for model in models], shares))
+        return made
 
     def fit(self, X: Any, job: Job, base: Any = None) -> Any:
         model = self.prepared(job)

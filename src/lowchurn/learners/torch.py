@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import sys
@@ -230,6 +231,8 @@ class TorchLearner(Learner):
                     weights=weights,
                     mixing=job.mixing,
                     coupling=job.coupling,
+                    limit=job.strategy.limit,
+                    pull=None if job.pull is None else job.pull[rows],
                 )
             )
         trained = train(
@@ -247,6 +250,41 @@ class TorchLearner(Learner):
             progress=False,
         )
         return [self._model(trained, k, X.shape[1]) for k in range(len(jobs))]
+
+    def cannot_average(self, base: Any) -> str:
+        return self.cannot_start(1.0, base)
+
+    def needs_rows(self, model: Any) -> bool:
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        return any(isinstance(part, _BatchNorm) for part in model.module_.modules())
+
+    def average(self, models: Sequence[Any], shares: Sequence[float], X: Any) -> Any:
+        """Weights in shares; batch normalisation gets its statistics anew from the rows ``X``."""
+        import torch
+        from torch.optim.swa_utils import update_bn
+
+        states = [model.module_.state_dict() for model in models]
+        state = {}
+        for name, first in states[0].items():
+            values = [one[name].detach() for one in states]
+            exact = next((v for v, share in zip(values, shares, strict=True) if share == 1), None)
+            if exact is not None or not first.is_floating_point():
+                state[name] = first if exact is None else exact
+            else:
+                total = torch.stack([share * v.double() for v, share in zip(values, shares, strict=True)]).sum(dim=0)
+                state[name] = total.to(first.dtype)
+        made = clone(self.estimator)
+        made.classes_, made.n_features_in_ = self.classes, models[0].n_features_in_
+        made.epochs_ = models[0].epochs_
+        made.module_ = copy.deepcopy(models[0].module_)
+        made.module_.load_state_dict(state)
+        if self.needs_rows(made) and not any(share == 1 for share in shares):
+            rows = torch.from_numpy(shaped(self.estimator, np.asarray(X, dtype=np.float32)))
+            batches = rows.split(self.estimator.batch_size)
+            update_bn([batch for batch in batches if len(batch) > 1 or len(batches) == 1], made.module_)
+        made.module_.eval()
+        return made
 
     def _split(self, labels: np.ndarray, job: Job) -> tuple[np.ndarray, np.ndarray]:
         """Rows to train on and rows to stop on, the same for jobs of one seed."""

@@ -113,15 +113,20 @@ def run_audit(given: Mapping[str, Any], console: Console) -> int:
     return verdict.exit_code
 
 
-def _read_frontier(path: str) -> list[dict[str, Any]]:
+def _read_frontier(path: str) -> Any:
+    """A list of settings, or the whole report of ``lowchurn retrain``, which knows what is served and the budget."""
     try:
         points = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"audit: cannot read the frontier {path!r}: {error.strerror}.") from None
     except ValueError as error:
         raise ValueError(f"audit: the frontier {path!r} is not valid JSON: {error}.") from None
-    if not isinstance(points, list) or not all(isinstance(p, dict) for p in points):
-        raise ValueError(f"audit: the frontier {path!r} must be a list of objects with accuracy and churn.")
+    listed = points.get("frontier") if isinstance(points, dict) else points
+    if not isinstance(listed, list) or not all(isinstance(p, dict) for p in listed):
+        raise ValueError(
+            f"audit: the frontier {path!r} must be a list of objects with accuracy and churn, "
+            "or what lowchurn retrain --report wrote."
+        )
     return points
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ MOST_CLASSES = 12
 CHARACTER = 7.2  # width of a character at 13 px, enough to keep labels apart
 
 
-def _svg(width: float, height: float, title: str, description: str, *children: Any) -> Markup:
+def svg(width: float, height: float, title: str, description: str, *children: Any) -> Markup:
     """A figure with a name and a description for those who do not see it."""
     return tag(
         "svg",
@@ -31,12 +31,12 @@ def _svg(width: float, height: float, title: str, description: str, *children: A
     )
 
 
-def _short(value: Any, most: int = 26) -> str:
+def short(value: Any, most: int = 26) -> str:
     shown = str(value)
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
-def _ticks(low: float, high: float, about: int = 5) -> list[float]:
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers that cover a range."""
     span = high - low
     if span <= 0 or not math.isfinite(span):
@@ -48,7 +48,7 @@ def _ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _tick_text(value: float, signed: bool = False) -> str:
+def tick_text(value: float, signed: bool = False) -> str:
     percent = 100 * value
     shown = f"{percent:.3f}".rstrip("0").rstrip(".")
     return ("+" if signed and percent > 0 else "") + (shown if shown not in ("-0", "") else "0") + "%"
@@ -68,7 +68,7 @@ def forest(slices: Sequence[Slice], quantity: str, overall: float, title: str, s
     low = 0.0 if not signed else low
     pad = 0.04 * ((high - low) or 0.01)
     low, high = (low if not signed else low - pad), high + pad
-    labels = [_short(s.name, 34) for s in shown]
+    labels = [short(s.name, 34) for s in shown]
     left = 24 + max(len(label) for label in labels) * CHARACTER
     right, top, line = 190.0, 12.0, 24.0
     width = left + 420 + right
@@ -79,12 +79,12 @@ def forest(slices: Sequence[Slice], quantity: str, overall: float, title: str, s
 
     bottom = top + line * len(shown)
     parts: list[Any] = []
-    for tick in _ticks(low, high):
+    for tick in ticks(low, high):
         parts.append(tag("line", x1=f"{x(tick):.1f}", x2=f"{x(tick):.1f}", y1=f"{top}", y2=f"{bottom}", class_="grid"))
         parts.append(
             tag(
                 "text",
-                _tick_text(tick, signed),
+                tick_text(tick, signed),
                 x=f"{x(tick):.1f}",
                 y=f"{bottom + 18}",
                 class_="tick",
@@ -108,7 +108,7 @@ def forest(slices: Sequence[Slice], quantity: str, overall: float, title: str, s
             tag("text", interval_text(e, signed), x=f"{left + 432:.1f}", y=f"{y + 4.5:.1f}", class_="value"),
         ]
     words = "; ".join(f"{s.name} {interval_text(e, signed)}" for s, e in zip(shown[:15], estimates, strict=False))
-    return _svg(width, height, title, f"All rows: {share_text(overall, signed)}. {words}", *parts)
+    return svg(width, height, title, f"All rows: {share_text(overall, signed)}. {words}", *parts)
 
 
 def flip_matrix(audit: Audit) -> tuple[Markup, int]:
@@ -119,10 +119,10 @@ def flip_matrix(audit: Audit) -> tuple[Markup, int]:
     sums = matrix.sum(axis=1)
     largest = max((matrix[i, j] / sums[i] for i in kept for j in kept if i != j and sums[i]), default=0.0)
     head = [tag("th", "old decision ↓ / new →", scope="col", class_="corner")]
-    head += [tag("th", _short(classes[j]), scope="col") for j in kept]
+    head += [tag("th", short(classes[j]), scope="col") for j in kept]
     rows = []
     for i in kept:
-        cells = [tag("th", _short(classes[i]), scope="row")]
+        cells = [tag("th", short(classes[i]), scope="row")]
         for j in kept:
             n, share = int(matrix[i, j]), matrix[i, j] / sums[i] if sums[i] else 0.0
             if i == j:
@@ -155,7 +155,7 @@ def shift_figure(shift: Shift) -> Markup:
         return top + tall * (1 - n / most)
 
     parts: list[Any] = []
-    for tick in _ticks(0, most, 4):
+    for tick in ticks(0, most, 4):
         parts += [
             tag("line", x1=f"{left}", x2=f"{left + wide}", y1=f"{y(tick):.1f}", y2=f"{y(tick):.1f}", class_="grid"),
             tag("text", f"{tick:,.0f}", x=f"{left - 8}", y=f"{y(tick) + 4:.1f}", text_anchor="end", class_="tick"),
@@ -192,114 +192,4 @@ def shift_figure(shift: Shift) -> Markup:
     )
     moved = int(shift.joint.sum() - np.trace(shift.joint))
     words = f"Histogram of the {shift.quantity} over {int(old.sum()):,} rows in {bins} bins; {moved:,} rows move."
-    return _svg(left + wide + 16, top + tall + 52, "Score shift", words, *parts)
-
-
-def frontier_figure(points: Sequence[Mapping[str, Any]]) -> Markup:
-    """Accuracy against churn of every setting that was tried, with intervals where they are given."""
-    churns = [float(p["churn"]) for p in points]
-    accuracies = [float(p["accuracy"]) for p in points]
-
-    def ends(p: Mapping[str, Any], name: str) -> tuple[float, float]:
-        low, high = p.get(f"{name}_low"), p.get(f"{name}_high")
-        value = float(p[name])
-        return (value if low is None else float(low)), (value if high is None else float(high))
-
-    low_x, high_x = 0.0, max(ends(p, "churn")[1] for p in points) * 1.06 or 0.01
-    low_y = min(ends(p, "accuracy")[0] for p in points)
-    high_y = max(ends(p, "accuracy")[1] for p in points)
-    pad = 0.08 * ((high_y - low_y) or 0.01)
-    low_y, high_y = low_y - pad, high_y + pad
-    left, top, wide, tall = 74.0, 12.0, 560.0, 280.0
-
-    def x(v: float) -> float:
-        return left + wide * (v - low_x) / (high_x - low_x)
-
-    def y(v: float) -> float:
-        return top + tall * (1 - (v - low_y) / (high_y - low_y))
-
-    parts: list[Any] = []
-    for tick in _ticks(low_x, high_x):
-        parts += [
-            tag("line", x1=f"{x(tick):.1f}", x2=f"{x(tick):.1f}", y1=f"{top}", y2=f"{top + tall}", class_="grid"),
-            tag(
-                "text",
-                _tick_text(tick),
-                x=f"{x(tick):.1f}",
-                y=f"{top + tall + 18}",
-                text_anchor="middle",
-                class_="tick",
-            ),
-        ]
-    for tick in _ticks(low_y, high_y):
-        parts += [
-            tag("line", x1=f"{left}", x2=f"{left + wide}", y1=f"{y(tick):.1f}", y2=f"{y(tick):.1f}", class_="grid"),
-            tag("text", _tick_text(tick), x=f"{left - 8}", y=f"{y(tick) + 4:.1f}", text_anchor="end", class_="tick"),
-        ]
-    names = list(dict.fromkeys(str(p.get("strategy", "")) for p in points))
-    for p, c, a in zip(points, churns, accuracies, strict=True):
-        colour = names.index(str(p.get("strategy", ""))) % 6
-        (cl, ch), (al, ah) = ends(p, "churn"), ends(p, "accuracy")
-        chosen = " chosen" if p.get("chosen") else ""
-        label = f"{p.get('strategy', '')} {p.get('setting', '')}: accuracy {share_text(a)}, churn {share_text(c)}"
-        parts += [
-            tag(
-                "line",
-                x1=f"{x(cl):.1f}",
-                x2=f"{x(ch):.1f}",
-                y1=f"{y(a):.1f}",
-                y2=f"{y(a):.1f}",
-                class_=f"error s{colour}",
-            ),
-            tag(
-                "line",
-                x1=f"{x(c):.1f}",
-                x2=f"{x(c):.1f}",
-                y1=f"{y(al):.1f}",
-                y2=f"{y(ah):.1f}",
-                class_=f"error s{colour}",
-            ),
-            tag(
-                "circle",
-                tag("title", label),
-                cx=f"{x(c):.1f}",
-                cy=f"{y(a):.1f}",
-                r="7" if chosen else "5",
-                class_=f"point s{colour}{chosen}",
-            ),
-        ]
-    for i, name in enumerate(names):
-        parts += [
-            tag("circle", cx=f"{left + wide + 22}", cy=f"{top + 12 + 22 * i}", r="5", class_=f"point s{i % 6}"),
-            tag("text", _short(name, 22), x=f"{left + wide + 34}", y=f"{top + 16.5 + 22 * i}", class_="name"),
-        ]
-    parts += [
-        tag(
-            "text",
-            "changed decisions",
-            x=f"{left + wide / 2}",
-            y=f"{top + tall + 40}",
-            text_anchor="middle",
-            class_="name",
-        ),
-        tag(
-            "text",
-            "accuracy",
-            x="16",
-            y=f"{top + tall / 2}",
-            text_anchor="middle",
-            class_="name",
-            transform=f"rotate(-90 16 {top + tall / 2})",
-        ),
-    ]
-    words = (
-        f"{len(points)} settings; churn from {share_text(min(churns))} to {share_text(max(churns))}, "
-        f"accuracy from {share_text(min(accuracies))} to {share_text(max(accuracies))}."
-    )
-    return _svg(
-        left + wide + 200,
-        max(top + tall + 52, top + 22 * len(names)),
-        "Frontier: accuracy against churn",
-        words,
-        *parts,
-    )
+    return svg(left + wide + 16, top + tall + 52, "Score shift", words, *parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 VOID = {"meta", "input", "br", "link"}
@@ -46,3 +46,34 @@ def tag(name: str, *children: Any, **attributes: Any) -> Markup:
     if name in VOID:
         return Markup(f"<{name}{''.join(shown)}>")
     return Markup(f"<{name}{''.join(shown)}>{join(children)}</{name}>")
+
+
+def section(name: str, title: str, *children: Any, class_: str | None = None) -> Markup:
+    """A part of the page that a link can lead to."""
+    return tag(
+        "section",
+        tag("h2", title, id=f"{name}-title"),
+        *children,
+        id=name,
+        class_=class_,
+        aria_labelledby=f"{name}-title",
+    )
+
+
+def data_table(
+    caption: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    numbers: Iterable[int] = (),
+    class_: str = "scroll",
+) -> Markup:
+    """A table whose rows are named by their first cell, in a frame that scrolls where it is too wide."""
+    right = set(numbers)
+    shown = []
+    for row in rows:
+        cells = [tag("th", row[0], scope="row")]
+        cells += [tag("td", cell, class_="number" if i in right else None) for i, cell in enumerate(row[1:], start=1)]
+        shown.append(tag("tr", cells))
+    head = [tag("th", h, scope="col", class_="number" if i in right else None) for i, h in enumerate(heads)]
+    whole = tag("table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", shown))
+    return tag("div", whole, class_=class_, tabindex="0", role="region", aria_label=caption)

@@ -1,5 +1,5 @@
 "use strict";
-// Sorting and filtering of the tables; the page reads well without it.
+// Sorting and filtering of the tables, and the dial's slider; the page reads well without it.
 (() => {
   const compare = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" }).compare;
   const key = (row, column) => {
@@ -42,5 +42,24 @@
       }
       if (said) said.textContent = `${shown} of ${texts.size} rows shown.`;
     });
+  }
+  const tried = document.querySelector("#frontier table")?.tBodies[0].rows;
+  for (const input of document.querySelectorAll(".dial input")) {
+    const dial = input.closest(".dial");
+    const rows = input.dataset.rows.split(" ").map((row) => tried[row]);
+    const marks = document.querySelectorAll(`[data-dial="${input.id}"]`);
+    const show = () => {
+      const now = Number(input.value);
+      rows.forEach((row, k) => row.classList.toggle("now", k === now));
+      marks.forEach((mark, k) => mark.classList.toggle("now", k === now));
+      for (const slot of dial.querySelectorAll("[data-cell]")) {
+        slot.replaceChildren(...[...rows[now].cells[slot.dataset.cell].childNodes].map((node) => node.cloneNode(true)));
+      }
+      input.setAttribute("aria-valuetext", rows[now].cells[0].textContent);
+    };
+    input.addEventListener("input", show);
+    input.addEventListener("change", show);
+    dial.hidden = false;
+    show();
   }
 })();

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import Any
 from lowchurn.audit import Audit, Review, ReviewPlan, Slice, Verdict, write_text
 from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS, interval_text, share_text
 from lowchurn.audit.summary import HEADLINES, SHARES, SOFT, headline, number_text, p_equals, p_text
-from lowchurn.checks import unknown_name
 from lowchurn.report import figures
-from lowchurn.report.markup import Markup, join, tag
+from lowchurn.report.frontier import frontier_section
+from lowchurn.report.markup import Markup, data_table, join, section, tag
+from lowchurn.report.tried import read_tried
 
 MOST_TABLE_SLICES = 500
 MOST_CHECKS = 200
@@ -45,7 +46,7 @@ def html_page(
     *,
     plan: ReviewPlan | None = None,
     review: Review | None = None,
-    frontier: Sequence[Mapping[str, Any]] | None = None,
+    frontier: Any = None,
     title: str = "Model audit",
 ) -> str:
     """The audit as one HTML page that needs nothing else.
@@ -59,10 +60,11 @@ def html_page(
         By default the plan for a margin of half a percentage point.
     review : Review, optional
         What labelled disagreements said.
-    frontier : list of mappings, optional
-        Settings that were tried, each with ``churn`` and ``accuracy`` and, where known, ``strategy``, ``setting``,
-        ``broken``, ``churn_low``, ``churn_high``, ``accuracy_low``, ``accuracy_high`` and ``chosen``: what
-        ``LowChurnClassifier`` keeps in ``frontier_``.
+    frontier : list, mapping or fitted LowChurnClassifier, optional
+        Settings that were tried: the model itself, its ``frontier_`` or that as records, the report of
+        ``lowchurn retrain``, or any list of mappings with ``churn`` and ``accuracy`` and, where known, ``strategy``,
+        ``setting``, ``broken``, ``fixed``, ``dial`` (0 for the new model, 1 for the base), ``chosen``, and intervals
+        such as ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a dial get a slider.
     title : str, default "Model audit"
 
     Examples
@@ -75,6 +77,7 @@ def html_page(
     True
     """
     plan = audit.review_plan() if plan is None else plan
+    tried = read_tried(frontier, None if verdict is None else verdict.gate.max_churn)
     style, script = _asset("page.css"), _asset("page.js")
     # Only this very script may run: should data ever get past the escaping, the browser still refuses it.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -89,7 +92,7 @@ def html_page(
         ("slices", "Slices", _slices(audit)),
         ("drivers", "Drivers of change", _drivers(audit)),
         ("scores", "Score shift", _scores(audit)),
-        ("frontier", "Frontier", _frontier(frontier)),
+        ("frontier", "Frontier", frontier_section(tried)),
         ("flips", "Changed rows", _flips(audit)),
         ("review", "Review plan", _review(plan, review)),
         ("made", "How this was made", _made(audit)),
@@ -126,29 +129,6 @@ def _asset(name: str) -> str:
     return files("lowchurn.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _section(name: str, title: str, *children: Any, class_: str | None = None) -> Markup:
-    return tag(
-        "section",
-        tag("h2", title, id=f"{name}-title"),
-        *children,
-        id=name,
-        class_=class_,
-        aria_labelledby=f"{name}-title",
-    )
-
-
-def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Iterable[int] = ()) -> Markup:
-    right = set(numbers)
-    shown = []
-    for row in rows:
-        cells = [tag("th", row[0], scope="row")]
-        cells += [tag("td", cell, class_="number" if i in right else None) for i, cell in enumerate(row[1:], start=1)]
-        shown.append(tag("tr", cells))
-    head = [tag("th", h, scope="col", class_="number" if i in right else None) for i, h in enumerate(heads)]
-    table = tag("table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", shown))
-    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=caption)
-
-
 def _verdict(audit: Audit, verdict: Verdict | None) -> Markup:
     said: list[Any] = []
     if verdict is not None:
@@ -167,7 +147,7 @@ def _verdict(audit: Audit, verdict: Verdict | None) -> Markup:
                 )
             )
         said.append(
-            _table(
+            data_table(
                 "Limits, each judged on the bound of its interval and not on the point",
                 ("where", "limit", "what was found", "verdict"),
                 rows,
@@ -179,7 +159,7 @@ def _verdict(audit: Audit, verdict: Verdict | None) -> Markup:
         said.append(tag("p", f"Not judged, too few rows: {', '.join(verdict.unjudged)}.", class_="muted"))
     if verdict is None:
         said.append(tag("p", "No limits were set, so nothing was judged.", class_="muted"))
-    return _section(
+    return section(
         "verdict",
         "May it ship?" if verdict is not None else "What changed",
         said,
@@ -227,19 +207,19 @@ def _figures(audit: Audit) -> Markup:
     )
     notes = tag("ul", [tag("li", note) for note in audit.notes]) if audit.notes else None
     counted = f"{audit.rows.paired:,} rows, {audit.rows.labelled:,} of them with a label."
-    table = _table(
+    table = data_table(
         f"Every figure with its {level} interval",
         ("figure", "value and interval", "rows", "method"),
         rows,
         numbers=(2,),
     )
-    return _section("figures", "Figures", tag("p", counted), tag("ul", cards, class_="cards"), table, tests, notes)
+    return section("figures", "Figures", tag("p", counted), tag("ul", cards, class_="cards"), table, tests, notes)
 
 
 def _matrix(audit: Audit) -> Markup:
     table, hidden = figures.flip_matrix(audit)
     left = tag("p", f"{hidden} classes with fewer flips are not shown.", class_="muted") if hidden else None
-    return _section(
+    return section(
         "matrix",
         "Flip matrix",
         tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Flip matrix"),
@@ -294,12 +274,14 @@ def _slices(audit: Audit) -> Markup:
         tag(
             "details",
             tag("summary", f"Table of {len(shown):,} slices"),
-            _table("Slices, those with the surest change in accuracy first", heads, _slice_rows(shown), numbers=(1, 5)),
+            data_table(
+                "Slices, those with the surest change in accuracy first", heads, _slice_rows(shown), numbers=(1, 5)
+            ),
         )
     )
     if len(shown) < len(slices):
         parts.append(tag("p", f"{len(slices) - len(shown):,} more slices are in the JSON output.", class_="muted"))
-    return _section("slices", "Slices", parts)
+    return section("slices", "Slices", parts)
 
 
 def _drivers(audit: Audit) -> Markup:
@@ -307,7 +289,7 @@ def _drivers(audit: Audit) -> Markup:
         return Markup("")
     drivers = audit.drivers[:20]
     if not drivers:
-        return _section(
+        return section(
             "drivers",
             "Drivers of change",
             tag("p", "No slice or feature bin holds more flips than chance would put there (false-discovery rate 5%)."),
@@ -317,10 +299,10 @@ def _drivers(audit: Audit) -> Markup:
         for s in drivers
     ]
     heads = ("slice or bin", "rows", "changed", "times the overall rate", "flips in excess", "q")
-    return _section(
+    return section(
         "drivers",
         "Drivers of change",
-        _table(
+        data_table(
             "Where more decisions flip than chance would have it (false-discovery rate 5%)",
             heads,
             rows,
@@ -341,44 +323,7 @@ def _scores(audit: Audit) -> Markup:
         audit.shift.quantity,
     )
     moved = tag("p", f"{audit.moved or 0:,} of {audit.rows.paired:,} rows have other probabilities than before.")
-    return _section("scores", "Score shift", moved, tag("figure", figures.shift_figure(audit.shift), caption))
-
-
-def _frontier(points: Sequence[Mapping[str, Any]] | None) -> Markup:
-    if not points:
-        return Markup("")
-    for point in points:
-        for name in ("accuracy", "churn"):
-            if name not in point:
-                raise unknown_name("html_page", "frontier without column", name, point)
-    usable = [p for p in points if math.isfinite(float(p["accuracy"])) and math.isfinite(float(p["churn"]))]
-    if not usable:
-        return Markup("")
-    rows = [
-        (
-            f"{p.get('strategy', '')} {p.get('setting', '')}".strip() or "n/a",
-            share_text(float(p["accuracy"])),
-            share_text(float(p["churn"])),
-            share_text(float(p["broken"])) if p.get("broken") is not None else "n/a",
-            "chosen" if p.get("chosen") else "",
-        )
-        for p in usable
-    ]
-    table = _table(
-        "Settings that were tried", ("setting", "accuracy", "changed", "broken", ""), rows, numbers=(1, 2, 3)
-    )
-    drawn = tag(
-        "figure",
-        figures.frontier_figure(usable),
-        tag("figcaption", "Up is more accurate, left is fewer changed decisions."),
-    )
-    return _section(
-        "frontier",
-        "Frontier",
-        tag("p", "Every setting that was tried when the candidate was chosen."),
-        drawn,
-        tag("details", tag("summary", "Table"), table),
-    )
+    return section("scores", "Score shift", moved, tag("figure", figures.shift_figure(audit.shift), caption))
 
 
 def _kind(row: Mapping[str, Any]) -> str:
@@ -389,7 +334,7 @@ def _kind(row: Mapping[str, Any]) -> str:
 
 def _flips(audit: Audit) -> Markup:
     if not audit.flips:
-        return _section("flips", "Changed rows", tag("p", "No decision changed."))
+        return section("flips", "Changed rows", tag("p", "No decision changed."))
     columns = list(audit.flips[0])
     labelled = "label" in columns
     heads = [*columns, *(["kind"] if labelled else [])]
@@ -442,7 +387,7 @@ def _flips(audit: Audit) -> Markup:
         ),
         class_="tools",
     )
-    return _section(
+    return section(
         "flips",
         "Changed rows",
         tools,
@@ -465,9 +410,9 @@ def _review(plan: ReviewPlan, review: Review | None) -> Markup:
         parts += [
             tag("h3", "What the answers say"),
             tag("p", str(review)),
-            _table(f"From {review.labels:,} labels", ("figure", "value and interval"), rows),
+            data_table(f"From {review.labels:,} labels", ("figure", "value and interval"), rows),
         ]
-    return _section("review", "Review plan", parts)
+    return section("review", "Review plan", parts)
 
 
 def _made(audit: Audit) -> Markup:
@@ -484,6 +429,6 @@ def _made(audit: Audit) -> Markup:
         ("versions", versions),
         ("time", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
     ]
-    return _section(
+    return section(
         "made", "How this was made", tag("dl", join([tag("dt", name), tag("dd", value)] for name, value in pairs))
     )

@@ -1,0 +1,319 @@
+"""The frontier on the page: what it reads, what it draws, and the slider in a real browser."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import lowchurn
+from lowchurn import LowChurnClassifier
+from lowchurn.report import html_page, write_html
+from lowchurn.report.tried import read_tried
+from lowchurn.retrain import report_json
+from tests.report.test_page import CONTRAST, EVIL, Balanced, browser, needs_chromium  # noqa: F401 - browser is a fixture
+
+SETTINGS = 21
+SERVED = 7  # on the dial, counted from the new model
+
+
+def record(strategy, setting, accuracy, churn, broken, **more):
+    half = 0.012
+    return {
+        "strategy": strategy,
+        "setting": setting,
+        "risk": 0.3,
+        "accuracy": accuracy,
+        "churn": churn,
+        "broken": broken,
+        "fixed": broken + accuracy - 0.84,
+        "accuracy_interval": [accuracy - half, accuracy + half],
+        "churn_interval": [max(churn - 0.15 * churn - 0.001, 0.0), churn + 0.2 * churn + 0.001],
+        "status": "trained",
+        "reason": "",
+        "seconds": None,
+        "dial": None,
+    } | more
+
+
+def on_the_dial(a):
+    churn = 0.05 * (1 - a)
+    accuracy = 0.84 + 0.022 * (1 - a) * (1 + 0.8 * a)
+    return record("soup", f"members=8, toward_base={a:.2f}", accuracy, churn, 0.3 * churn, dial=a)
+
+
+def frontier():
+    """Cold, warm, two distilled ones, 21 settings of a dial, and two that gave nothing."""
+    return [
+        record("cold", "", 0.858, 0.082, 0.032),
+        record("warm", "", 0.856, 0.061, 0.022),
+        record("distill", "lam=0.5, start=warm", 0.851, 0.034, 0.011, fixed=None),
+        record("distill", "lam=0.2, start=warm", 0.846, 0.019, 0.006),
+        *(on_the_dial(k / (SETTINGS - 1)) for k in range(SETTINGS)),
+        {"strategy": "mixup", "setting": "", "accuracy": None, "churn": math.nan, "broken": None, "dial": None,
+         "accuracy_interval": [None, None], "status": "skipped", "reason": "no <soft> targets"},
+    ]  # fmt: skip
+
+
+def retrained():
+    """As ``lowchurn retrain --report`` writes it."""
+    served = f"soup(members=8, toward_base={SERVED / (SETTINGS - 1):.2f})"
+    return {
+        "parameters": {"max_churn": 0.035, "churn": "hard"},
+        "selection": {"served": {served: 1.0}},
+        "frontier": frontier(),
+    }
+
+
+@pytest.fixture(scope="module")
+def audit():
+    rows = pd.DataFrame({"id": range(400), "prediction": np.arange(400) % 2, "y": np.arange(400) % 2})
+    return lowchurn.audit(rows, rows.assign(prediction=(np.arange(400) % 19 == 0) ^ (rows.prediction > 0)), label="y")
+
+
+@pytest.fixture(scope="module")
+def page(audit):
+    return html_page(audit, frontier=retrained())
+
+
+def table_rows(page):
+    """The cells of the frontier's table, without markup."""
+    part = page[page.index('id="frontier"') :]
+    body = part[part.index("<tbody>") : part.index("</tbody>")]
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in body.split("</tr>")[:-1]]
+    return [[re.sub(r"<[^>]+>", "", cell) for cell in row] for row in cells]
+
+
+def test_the_dial_is_a_line_with_a_band_and_the_rest_are_points(page):
+    line = re.search(r'<polyline points="([^"]+)" class="curve s3"', page).group(1)
+    across = [float(pair.split(",")[0]) for pair in line.split()]
+    assert len(across) == SETTINGS
+    assert across == sorted(across)  # from the base, with no churn, to the new model
+    band = re.search(r'<polygon points="([^"]+)" class="band s3"', page).group(1)
+    assert len(band.split()) == 2 * SETTINGS
+    assert page.count('data-dial="dial1"') == SETTINGS
+    assert page.count('class="error ') == 4
+    assert page.count('class="limit"') == 1
+    assert len(re.findall(r'class="point[^"]* chosen"', page)) == 1
+
+
+def test_the_slider_starts_at_what_is_served_and_is_hidden_without_a_script(page):
+    slider = re.search(r"<input type=\"range\"[^>]*>", page).group(0)
+    assert f'value="{SETTINGS - 1 - SERVED}"' in slider
+    assert f'max="{SETTINGS - 1}"' in slider
+    assert '<label for="dial1">' in page
+    assert '<div class="dial" hidden>' in page
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    assert parser.risky == []
+
+
+def test_every_number_is_in_the_table_and_what_is_unknown_is_a_dash(page):
+    rows = table_rows(page)
+    assert len(rows) == len(frontier())
+    assert rows[0] == ["cold", "", "8.20% (6.87% to 9.94%)", "85.80% (84.60% to 87.00%)", "3.20%", "5.00%", "over", ""]
+    assert rows[2][5] == "\u2013"
+    assert rows[4 + SERVED][:2] == ["soup(members=8, toward_base=0.35)", "0.35"]
+    assert rows[4 + SERVED][-2:] == ["within", "served"]
+    assert rows[-1] == ["mixup", "", *["\u2013"] * 4, "", "skipped: no &lt;soft&gt; targets"]
+    assert "nan" not in page[page.index('id="frontier"') :].split("</section>")[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("change", "start"),
+    [
+        (lambda given: given, SETTINGS - 1 - SERVED),
+        (lambda given: given | {"selection": None}, 14),  # the most accurate within 3.5 %
+        (lambda given: given["frontier"], SETTINGS - 1),  # nothing is known but the settings: the new model
+        (lambda given: [p | {"chosen": p["dial"] == 1} for p in given["frontier"]], 0),
+        (lambda given: given | {"parameters": {"max_churn": 0.02}, "selection": {}}, 8),
+    ],
+)
+def test_where_the_slider_starts(audit, change, start):
+    slider = re.search(r"<input type=\"range\"[^>]*>", html_page(audit, frontier=change(retrained()))).group(0)
+    assert f' value="{start}"' in slider
+
+
+def test_the_gates_limit_is_the_budget_where_the_settings_have_none(audit):
+    drawn = html_page(audit, audit.gate(max_churn=0.02), frontier=frontier())
+    assert "the budget of 2%" in drawn
+    assert "the budget of" not in html_page(audit, frontier=frontier())
+    far = html_page(audit, audit.gate(max_churn=0.5), frontier=frontier())
+    assert "budget 50%" in far
+    assert 'class="limit"' not in far  # it would press the settings into a corner
+
+
+def test_soft_churn_is_no_share(audit):
+    given = retrained()
+    given["parameters"] = {"max_churn": None, "churn": "soft"}
+    shown = html_page(audit, audit.gate(max_churn=0.02), frontier=given)
+    assert "soft churn (mean divergence)" in shown
+    assert "the budget of" not in shown  # the gate's limit is about decisions
+    assert table_rows(shown)[0][2] == "0.082 (0.0687 to 0.0994)"
+
+
+def test_several_dials_have_a_slider_each_and_share_the_base(audit):
+    other = [on_the_dial(k / 4) | {"strategy": "interpolate"} for k in range(4)]
+    base = on_the_dial(1.0) | {"strategy": "base", "setting": ""}
+    shown = html_page(audit, frontier=[*frontier()[4:24], *other, base])
+    assert [int(m) for m in re.findall(r'<input type="range"[^>]* max="(\d+)"', shown)] == [20, 4]
+    assert "Dial of interpolate" in shown
+    assert shown.count('data-rows="24 ') == 2
+
+
+def test_text_in_a_frontier_stays_text(audit):
+    evil = [p | {"strategy": EVIL, "setting": EVIL} for p in frontier()]
+    parser = Balanced()
+    parser.feed(html_page(audit, frontier=evil))
+    assert parser.open == []
+    assert parser.risky == []
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([{"accuracy": "high", "churn": 0.1}], "accuracy of the frontier must be a number or null, got 'high'"),
+        ({"points": []}, "frontier without key 'frontier'"),
+        ([{"accuracy": 0.9}], "frontier without column 'churn'"),
+    ],
+)
+def test_what_is_no_frontier_is_refused(audit, given, words):
+    with pytest.raises(ValueError, match=words):
+        html_page(audit, frontier=given)
+
+
+def test_a_real_model_without_a_dial_is_shown_as_points(audit):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 4))
+    y = (X[:, 0] + X[:, 1] ** 2 + rng.normal(0, 0.7, 600) > 0.7).astype(int)
+    base = LogisticRegression().fit(X[:100], y[:100])
+    model = LowChurnClassifier(base=base, max_churn=0.05, random_state=0).fit(X, y, new=np.arange(600) >= 100)
+    pages = [
+        html_page(audit, frontier=given)
+        for given in (model, json.loads(report_json(model, "rows.csv", "prod.skops", "next.skops")))
+    ]
+    tried = read_tried(model)
+    assert [p.name for p in tried.points if p.chosen] == list(model.selection_.served)
+    assert tried.budget == 0.05
+    assert tried.points[0].fixed.value == model.frontier_[0].fixed
+    section = [shown[shown.index('id="frontier"') :].split("</section>")[0] for shown in pages]
+    assert section[0] == section[1]
+    assert 'type="range"' not in section[0]
+    assert "<polyline" not in section[0]
+    assert section[0].count('class="error ') == len(model.frontier_)
+    assert html_page(audit, frontier=model.frontier_).count('class="error ') == len(model.frontier_)
+    assert html_page(audit, frontier=model.frontier_.records()).count('class="error ') == len(model.frontier_)
+
+
+@pytest.fixture(params=["light", "dark"])
+def opened(request, browser, audit, tmp_path):  # noqa: F811
+    path = tmp_path / "report.html"
+    write_html(path, audit, frontier=retrained())
+    view = browser.new_page(color_scheme=request.param)
+    view.problems = []
+    view.on("console", lambda message: view.problems.append(message.text))
+    view.on("pageerror", lambda error: view.problems.append(str(error)))
+    view.goto(path.as_uri())
+    yield view
+    assert view.problems == []
+    view.close()
+
+
+def spoken(view):
+    """What the slider's live text says, without runs of spaces."""
+    return " ".join(view.locator(".dial [aria-live]").inner_text().split())
+
+
+def highlighted(view):
+    """The marks that are highlighted on the figure, as places on it, and whether their rings are seen."""
+    return view.eval_on_selector_all(
+        "#frontier .setting.now",
+        "marks => marks.map(m => [+m.lastChild.getAttribute('cx'), getComputedStyle(m.children[1]).display])",
+    )
+
+
+@needs_chromium
+def test_the_slider_moves_by_keyboard(opened):
+    slider = opened.locator("#dial1")
+    assert slider.is_visible()
+    assert "soup(members=8, toward_base=0.35)" in spoken(opened)
+    assert "served" in spoken(opened)
+    (before,) = highlighted(opened)
+    slider.focus()
+    opened.keyboard.press("ArrowRight")
+    said = spoken(opened)
+    assert said.startswith("soup(members=8, toward_base=0.30) within the budget of 3.5%")
+    for figure in (
+        "changed 3.50% (2.88% to 4.30%)",
+        "accuracy 85.91% (84.71% to 87.11%)",
+        "broken 1.05%",
+        "fixed 2.96%",
+    ):
+        assert figure in said
+    assert "served" not in said
+    assert slider.get_attribute("aria-valuetext") == "soup(members=8, toward_base=0.30)"
+    (after,) = highlighted(opened)
+    assert after[0] > before[0]  # the point moves as the thumb does
+    assert after[1] != "none"
+    opened.keyboard.press("ArrowRight")
+    assert "over the budget of 3.5%" in spoken(opened)
+    opened.keyboard.press("Home")
+    assert "changed 0.00% (0.00% to 0.10%)" in spoken(opened)
+    opened.keyboard.press("End")
+    assert spoken(opened).startswith("soup(members=8, toward_base=0.00) over")
+
+
+@needs_chromium
+def test_the_slider_follows_its_value_and_agrees_with_the_table(opened):
+    slider = opened.locator("#dial1")
+    for k in range(SETTINGS):
+        slider.fill(str(SETTINGS - 1 - k))
+        row = opened.locator("#frontier tbody tr.now")
+        assert row.count() == 1
+        cells = [" ".join(text.split()) for text in row.locator("th, td").all_inner_texts()]
+        assert cells[0] == f"soup(members=8, toward_base={k / (SETTINGS - 1):.2f})"
+        said = spoken(opened)
+        assert cells[0] in said
+        for word, cell in zip(("changed", "accuracy", "broken", "fixed"), cells[2:6], strict=True):
+            assert f"{word} {cell}" in said
+        titles = opened.eval_on_selector_all("#frontier .setting.now title", "found => found.map(t => t.textContent)")
+        assert [title.partition(": ")[0] for title in titles] == cells[:1]
+
+
+@needs_chromium
+def test_paper_shows_the_table_and_a_phone_shows_the_slider(opened):
+    opened.emulate_media(media="print")
+    assert not opened.locator("#dial1").is_visible()
+    assert opened.locator("#frontier tbody tr").last.is_visible()
+    frame = "document.querySelector('#frontier .tall')"
+    assert opened.evaluate(f"{frame}.clientHeight === {frame}.scrollHeight")  # nothing is cut off
+    opened.emulate_media(media="screen")
+    opened.set_viewport_size({"width": 390, "height": 800})
+    assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
+    for selector in ("#dial1", "#frontier svg", ".dial .cards"):
+        box = opened.locator(selector).bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+    assert opened.locator("#dial1").bounding_box()["height"] >= 40
+
+
+@needs_chromium
+def test_the_slider_is_labelled_and_its_text_is_read_out_and_seen(opened):
+    assert opened.get_by_label("Dial: from the base to the new model").get_attribute("id") == "dial1"
+    assert opened.locator(".dial [aria-live=polite]").get_attribute("role") == "status"
+    assert opened.evaluate(CONTRAST) >= 4.5
+
+
+@needs_chromium
+def test_without_a_script_there_is_the_table(browser, audit, tmp_path):  # noqa: F811
+    path = tmp_path / "report.html"
+    write_html(path, audit, frontier=retrained())
+    view = browser.new_page(java_script_enabled=False)
+    view.goto(path.as_uri())
+    assert not view.locator("#dial1").is_visible()
+    assert view.locator("#frontier tbody tr").nth(4 + SERVED).is_visible()
+    view.close()

@@ -1,0 +1,371 @@
+"""The dial: everything between a retrain and the base, made from trained models without training."""
+
+import copy
+import functools
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+from sklearn.datasets import make_classification
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+import lowchurn
+from lowchurn import LowChurnClassifier
+from lowchurn.estimator.candidates import Terms
+from lowchurn.estimator.choose import Offer, choose, spend
+from lowchurn.estimator.frontier import Candidate
+from lowchurn.learners import Learner, NetworkClassifier, RowsLearner, TorchLearner, learner_for
+from lowchurn.learners.base import Job, in_shares
+from lowchurn.strategies import (
+    Constrained,
+    Dissonance,
+    Distill,
+    FocalDistill,
+    Interpolate,
+    LocalSmoothing,
+    ServedMixture,
+    Soup,
+    TwoTeachers,
+)
+
+X, Y = make_classification(9000, 12, n_informative=8, n_classes=3, flip_y=0.1, random_state=0)
+OLD, BOTH, UNSEEN = slice(0, 1200), slice(0, 3600), slice(3600, 9000)
+NEW = np.arange(3600) >= 1200
+BUDGETS = (0.005, 0.01, 0.02, 0.05)
+
+LINEAR = make_pipeline(StandardScaler(), LogisticRegression())
+SGD = make_pipeline(StandardScaler(), SGDClassifier(loss="log_loss", random_state=0))
+NETWORK = make_pipeline(StandardScaler(), NetworkClassifier("fcn-32", random_state=0, device="cpu"))
+FOREST = RandomForestClassifier(30, random_state=0)
+
+
+@functools.cache
+def fitted(kind, strategies="dial", **options):
+    estimator = {"linear": LINEAR, "sgd": SGD, "network": NETWORK, "forest": FOREST}[kind]
+    base = copy.deepcopy(estimator).fit(X[OLD], Y[OLD])
+    options = {"max_churn": 0.02, "random_state": 0} | options
+    return base, LowChurnClassifier(base=base, strategies=strategies, **options).fit(X[BOTH], Y[BOTH], new=NEW)
+
+
+def ends(model):
+    """The candidates at both ends of the dial as (model at 0, model at 1), from the desk."""
+    at = {o.candidate.dial: model._desk.served(o) for o in model._desk.offers if not math.isnan(o.candidate.dial)}
+    return at[0.0], at[1.0]
+
+
+KINDS = ("linear", "sgd", "network", "forest")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ends_are_the_retrain_and_the_base_bit_for_bit(kind):
+    base, model = fitted(kind)
+    new_end, base_end = ends(model)
+    np.testing.assert_array_equal(base_end.proba(X[UNSEEN]), base.predict_proba(X[UNSEEN]))
+    if kind == "forest":
+        plain = copy.deepcopy(FOREST).fit(X[BOTH], Y[BOTH])
+        assert new_end.single.model.get_params() == plain.get_params()
+    else:
+        assert new_end.single is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_budgets_are_kept_on_unseen_rows_within_their_intervals(kind, budget):
+    base, model = fitted(kind)
+    dialled = model.dial(max_churn=budget)
+    assert dialled.selection_.feasible
+    assert dialled.selection_.trainings == model.selection_.trainings
+    churn = np.mean(dialled.predict(X[UNSEEN]) != base.predict(X[UNSEEN]))
+    # What was steered on some rows is kept on others as far as both samples can tell.
+    error = math.sqrt(budget * (1 - budget) * (1 / model.selection_.rows["choose"] + 1 / (9000 - 3600)))
+    assert churn <= budget + 2.6 * error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_churn_is_monotone_along_the_dial(kind):
+    """Not assumed anywhere: the certificate's order comes from other rows. Checked here, on unseen rows."""
+    base, model = fitted(kind)
+    before = base.predict(X[UNSEEN])
+    along = sorted((o for o in model._desk.offers if not math.isnan(o.candidate.dial)), key=lambda o: o.candidate.dial)
+    churns = [
+        np.mean(model.classes_[model._desk.served(o).proba(X[UNSEEN]).argmax(axis=1)] != before) for o in along[::5]
+    ]
+    assert churns[-1] == 0
+    rises = np.diff(churns)
+    assert (rises <= 2 / len(before)).all()  # a row may flip there and back
+    # "Almost exactly in proportion": close to the straight line between the two ends.
+    line = churns[0] * (1 - np.array([o.candidate.dial for o in along[::5]]))
+    assert np.abs(np.array(churns) - line).max() < 0.25 * churns[0]
+
+
+def test_a_soup_is_the_mean_of_its_members_and_a_dial_is_linear_in_weights():
+    base, model = fitted("network", strategies=(Soup(members=3, toward_base=0.4),))
+    soup = model._desk.served(model._desk.offers[-1]).single.model.module_.state_dict()
+    learner, old = learner_for(NETWORK[-1], model.classes_), base[-1]
+    members = [model._desk.models[k].model for k, name in enumerate(model._desk.names) if name.startswith("warm")]
+    assert len(members) == 3
+    for name, value in soup.items():
+        total = torch.zeros_like(value, dtype=torch.float64)
+        for member in members:  # a plain loop
+            total += member.module_.state_dict()[name].double() / 3
+        mean = total.to(value.dtype)
+        expected = 0.6 * mean.double() + 0.4 * old.module_.state_dict()[name].double()
+        torch.testing.assert_close(value.double(), expected, rtol=0, atol=1e-7)
+    same = learner.average([old, members[0]], [1.0, 0.0], None)
+    assert all(torch.equal(a, b) for a, b in zip(same.module_.state_dict().values(), old.module_.state_dict().values()))
+
+
+def test_linear_models_dial_their_coefficients():
+    base, model = fitted("linear", strategies=(Interpolate(0.25),))
+    dialled = model._desk.served(model._desk.offers[-1]).single
+    retrain = next(m for m, name in zip(model._desk.models, model._desk.names) if name == "warm").model
+    np.testing.assert_allclose(dialled.model.coef_, 0.75 * retrain.coef_ + 0.25 * base[-1].coef_, rtol=1e-12)
+    np.testing.assert_allclose(
+        dialled.model.intercept_, 0.75 * retrain.intercept_ + 0.25 * base[-1].intercept_, rtol=1e-12
+    )
+
+
+def test_layers_of_scikit_learns_network_are_averaged():
+    rng = np.random.default_rng(0)
+    models = [
+        MLPClassifier((5,), max_iter=3, random_state=k).fit(rng.normal(size=(30, 4)), np.arange(30) % 2) for k in range(2)
+    ]
+    made = RowsLearner(MLPClassifier((5,)), [0, 1]).average(models, [0.3, 0.7], None)
+    for layer, one, other in zip(made.coefs_, models[0].coefs_, models[1].coefs_):
+        np.testing.assert_allclose(layer, 0.3 * one + 0.7 * other, rtol=1e-12)
+    np.testing.assert_array_equal(in_shares([np.float32([1.5]), np.float32([2.5])], [0.0, 1.0]), np.float32([2.5]))
+
+
+def test_served_mixtures_are_averaged_probabilities_and_deterministic():
+    base, model = fitted("forest", strategies=(ServedMixture(members=2, lam=0.25),), max_churn=0.3)
+    served = model._desk.served(model._desk.offers[-1])
+    retrains = [model._desk.models[k] for k in served.weights if k >= 0]
+    assert len(retrains) == 2
+    expected = 0.125 * sum(r.proba(X[UNSEEN]) for r in retrains) + 0.75 * base.predict_proba(X[UNSEEN])
+    np.testing.assert_allclose(served.proba(X[UNSEEN]), expected, rtol=1e-12)
+    assert np.abs(retrains[0].proba(X[:500]) - retrains[1].proba(X[:500])).max() > 0  # a seed of its own for each
+    np.testing.assert_array_equal(model.predict_proba(X[UNSEEN]), model.predict_proba(X[UNSEEN]))
+
+
+class Normalised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_batch_normalisation_gets_its_statistics_anew():
+    estimator = make_pipeline(StandardScaler(), NetworkClassifier(Normalised, epochs=4, random_state=0, device="cpu"))
+    base = estimator.fit(X[OLD], Y[OLD])
+    model = LowChurnClassifier(
+        base=base, max_churn=0.05, strategies=[Soup(members=2, toward_base=0.5), Soup(members=2, toward_base=1.0)],
+        random_state=0,
+    ).fit(X[BOTH], Y[BOTH], new=NEW)  # fmt: skip
+    middle, end = (model._desk.served(o).single.model for o in model._desk.offers[-2:])
+    held_out = len(X[BOTH]) - model.selection_.rows["train"]
+    assert held_out > 0
+    for name, value in end.module_.state_dict().items():
+        assert torch.equal(value, base[-1].module_.state_dict()[name])  # the base keeps its own
+    inputs = middle.module_.layers[0]
+    rows = model._desk.models[next(iter(model._desk.offers[-2].weights))].rows
+    with torch.no_grad():
+        before = inputs(torch.from_numpy(np.asarray(rows, dtype=np.float32)))
+    full = before[: len(before) // 32 * 32]
+    torch.testing.assert_close(middle.module_.layers[1].running_mean, full.mean(dim=0), rtol=0, atol=0.02)
+    with pytest.raises(ValueError, match="needs the training rows"):
+        model.save("nowhere.skops", dial=True)
+
+
+class Brittle(RowsLearner):
+    """Every second member fails."""
+
+    def fit(self, X, job, base=None):
+        if job.member % 2:
+            raise RuntimeError("it broke")
+        return super().fit(X, job, base)
+
+
+def test_a_member_that_fails_is_left_out_and_named(monkeypatch):
+    monkeypatch.setattr("lowchurn.estimator.candidates.learner_for", Brittle)
+    base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
+    model = LowChurnClassifier(base=base, max_churn=0.9, strategies=[Soup(members=4), Soup(members=4, toward_base=0.5)], random_state=0)
+    model.fit(X[BOTH], Y[BOTH], new=NEW)
+    row = next(c for c in model.frontier_ if c.strategy == "soup")
+    assert row.status == "trained"
+    assert row.reason == "member 1 is left out: it broke; member 3 is left out: it broke"
+    served = model._served.single.model
+    members = [model._desk.models[k].model for k, name in enumerate(model._desk.names) if name.startswith("warm")]
+    np.testing.assert_allclose(served.coef_, np.mean([m.coef_ for m in members], axis=0), rtol=1e-12)
+    assert len(members) == 2
+
+
+class Broken(RowsLearner):
+    def fit(self, X, job, base=None):
+        if job.base_share:
+            raise RuntimeError("it broke")
+        return super().fit(X, job, base)
+
+
+def test_where_all_members_fail_the_candidates_fail(monkeypatch):
+    monkeypatch.setattr("lowchurn.estimator.candidates.learner_for", Broken)
+    base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
+    asked = [Soup(members=2), TwoTeachers(members=2)]
+    model = LowChurnClassifier(base=base, max_churn=0.9, strategies=asked, random_state=0)
+    model.fit(X[BOTH], Y[BOTH], new=NEW)
+    assert [(c.strategy, c.status) for c in model.frontier_] == [
+        ("cold", "trained"), ("soup", "failed"), ("two-teachers", "failed"),
+    ]  # fmt: skip
+    assert "it broke" in model.frontier_[1].reason
+
+
+def test_every_strategy_of_the_field_runs_and_what_a_learner_cannot_do_is_said():
+    asked = [
+        Soup(2, 0.3), Interpolate(0.3), TwoTeachers(2), TwoTeachers(2, students=2), ServedMixture(2, start="warm"),
+        FocalDistill(), Dissonance(), Constrained(start="warm"), LocalSmoothing(),
+    ]  # fmt: skip
+    _, network = fitted("network", strategies=tuple(asked), max_churn=0.9)
+    assert {c.status for c in network.frontier_} == {"trained"}
+    assert network.selection_.trainings == 1 + 2 + 2 + 4  # plain, warm members, students, those of the field
+    _, forest = fitted("forest", strategies=tuple(asked), max_churn=0.9)
+    status = {c.strategy: c for c in forest.frontier_}
+    assert status["soup"].status == "skipped"
+    assert "no weights to average" in status["soup"].reason
+    assert "epoch by epoch" in status["constrained"].reason
+    assert status["focal"].status == "trained"
+
+
+def test_members_are_trained_once_for_all_that_is_made_of_them():
+    base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
+    asked = [Soup(4), Soup(4, 0.5), Interpolate(0.5), ServedMixture(3, start="warm"), TwoTeachers(2)]
+    model = LowChurnClassifier(base=base, max_churn=0.9, strategies=asked, random_state=0)
+    assert model.fit(X[BOTH], Y[BOTH], new=NEW).selection_.trainings == 1 + 4 + 1
+
+
+def test_what_dial_and_auto_stand_for():
+    assert {c.strategy for c in fitted("linear")[1].frontier_} == {"cold", "interpolate"}
+    assert {c.strategy for c in fitted("network")[1].frontier_} == {"cold", "soup"}
+    assert {c.strategy for c in fitted("forest")[1].frontier_} == {"cold", "served-mix"}
+    assert fitted("network")[1].selection_.trainings == 9
+    auto = fitted("sgd", strategies="auto")[1]
+    assert {c.strategy for c in auto.frontier_} == {"cold", "soup", "distill"}
+    assert auto.selection_.trainings <= 1 + 8 + 3
+
+
+def test_without_a_base_that_can_be_served_there_is_no_dial():
+    base = copy.deepcopy(LINEAR).fit(X[OLD], Y[OLD])
+    table = base.predict_proba(X[BOTH])
+    with pytest.raises(ValueError, match="strategies='dial' cannot be used here: .* cannot be served"):
+        LowChurnClassifier(LINEAR, strategies="dial", max_churn=0.05).fit(X[BOTH], Y[BOTH], base_proba=table)
+    auto = LowChurnClassifier(LINEAR, strategies="auto", max_churn=0.05, random_state=0)
+    auto.fit(X[BOTH], Y[BOTH], base_proba=table, new=NEW)
+    assert {c.strategy for c in auto.frontier_} == {"cold", "distill"}
+    with pytest.raises(ValueError, match="there is no dial here"):
+        auto.dial(0.01)
+    # A base that is a function has no weights, but probabilities that can be served.
+    by_function = LowChurnClassifier(LINEAR, base=base.predict_proba, strategies="dial", max_churn=0.05, random_state=0)
+    assert "served-mix" in {c.strategy for c in by_function.fit(X[BOTH], Y[BOTH], new=NEW).frontier_}
+
+
+def test_bad_input_of_the_dial():
+    _, model = fitted("linear")
+    with pytest.raises(ValueError, match=r"max_churn must be in \(0, 1\), got 1.5"):
+        model.dial(1.5)
+    with pytest.raises(ValueError, match="Fit with confidence="):
+        model.dial(0.05, confidence=0.9)
+    with pytest.raises(ValueError, match="'dial' stands alone"):
+        LowChurnClassifier(LINEAR, base=model.base, strategies=["dial", "soup"]).fit(X[BOTH], Y[BOTH])
+    with pytest.raises(ValueError, match="Did you mean 'dial'"):
+        LowChurnClassifier(LINEAR, base=model.base, strategies="dail").fit(X[BOTH], Y[BOTH])
+    assert model.max_churn == 0.02  # dialling leaves the model as it is
+
+
+@pytest.mark.parametrize("kind", ["linear", "network", "forest"])
+def test_certificates_work_along_the_dial(kind):
+    base, model = fitted(kind, confidence=0.9, max_churn=0.05)
+    for budget in (0.03, 0.05, 0.1):
+        dialled = model.dial(budget)
+        certificate = dialled.certificate_
+        assert certificate.max_churn == budget
+        assert certificate.certified, str(certificate)
+        p = binom.cdf(round(certificate.churn * certificate.rows), certificate.rows, budget)
+        assert p <= 0.1
+        assert certificate.tested[0][1] <= p + 1e-12  # the test began with the safest, the base itself
+        churn = np.mean(dialled.predict(X[UNSEEN]) != base.predict(X[UNSEEN]))
+        assert churn <= budget  # true for all three here; the certificate allows one in ten to fail
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_dial_gives_the_same_bits(kind, tmp_path):
+    _, model = fitted(kind, confidence=0.9, max_churn=0.05)
+    model.save(tmp_path / "next.skops", dial=True)
+    again = lowchurn.load(tmp_path / "next.skops")
+    for budget in (0.02, 0.1):
+        one, other = model.dial(budget), again.dial(budget)
+        np.testing.assert_array_equal(one.predict_proba(X[UNSEEN]), other.predict_proba(X[UNSEEN]))
+        assert one.selection_ == other.selection_
+        assert one.certificate_ == other.certificate_
+    model.save(tmp_path / "small.skops")
+    with pytest.raises(ValueError, match="save with dial=True"):
+        lowchurn.load(tmp_path / "small.skops").dial(0.05)
+    copied = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copied.dial(0.02).predict(X[UNSEEN]), model.dial(0.02).predict(X[UNSEEN]))
+
+
+def test_a_model_without_a_dial_refuses_to_save_one(tmp_path):
+    _, model = fitted("linear", strategies=(Distill(0.5),), max_churn=0.9)
+    with pytest.raises(ValueError, match="no dial to write"):
+        model.save(tmp_path / "next.skops", dial=True)
+
+
+def offer(churn, cost, dial=math.nan):
+    name = "distill" if math.isnan(dial) else "soup"
+    return Offer({0: 1.0}, Candidate(name, "", churn=churn, dial=dial), cost)
+
+
+HARD = Terms(hard=True, score="log", rows=1000)
+
+
+def test_a_budget_is_spent_unless_that_is_clearly_worse():
+    # One standard error of a difference of 1 % of 1000 rows is sqrt(0.01 / 1000) = 0.0032.
+    dial = [offer(0.00, 0.100, 1.0), offer(0.01, 0.102, 0.5), offer(0.02, 0.110, 0.0)]
+    assert spend(dial, HARD) == [dial[1]]
+    assert spend(dial, Terms(False, "log", 1000)) == [dial[0]]
+    apart = [*dial, offer(0.03, 0.2)]
+    assert spend(apart, HARD) == [apart[3], dial[1]]
+    picked, rule = choose(apart, HARD, 0.02, apart[3])
+    assert picked is dial[1]
+    assert rule == "most accurate within hard churn 0.02"
+
+
+def test_positions_between_the_aim_and_the_budget_are_the_second_choice():
+    dial = [offer(0.004, 0.10, 0.9), offer(0.0095, 0.09, 0.8)]
+    assert choose(dial, HARD, 0.01, dial[0], aim=0.008)[0] is dial[0]
+    assert choose(dial[1:], HARD, 0.01, dial[0], aim=0.008)[0] is dial[1]
+    assert choose(dial[1:], HARD, 0.005, dial[0], aim=0.004)[0] is None
+
+
+def test_a_learner_says_whether_its_weights_can_be_averaged():
+    _, model = fitted("network")
+    network = TorchLearner(NETWORK[-1], model.classes_)
+    assert network.cannot_average(model.base[-1]) == ""
+    assert "other layers" in TorchLearner(NetworkClassifier("fcn-7"), model.classes_).cannot_average(model.base[-1])
+    assert "not a fitted LogisticRegression" in RowsLearner(LogisticRegression(), [0, 1]).cannot_average(FOREST)
+    with pytest.raises(NotImplementedError):
+        Learner.average(network, [], [], None)
+
+
+def test_members_have_seeds_of_their_own_even_where_the_estimator_fixes_one():
+    learner = RowsLearner(SGDClassifier(loss="log_loss", random_state=3), [0, 1, 2])
+    seeds = [learner.prepared(Job(np.eye(3), member=j)).random_state for j in range(3)]
+    assert seeds[0] == 3
+    assert len(set(seeds)) == 3
