@@ -1,4 +1,4 @@
-"""The paper's OpenML experiments on one GPU, with nothing but numpy, torch, triton and array_api_compat.
+"""The paper's OpenML experiments on one GPU, with numpy, scikit-learn, torch, triton, array_api_compat and no more.
 
     lowchurn bench prepare inputs.npz --data DIR                        # where pyarrow is
     python benchmarks/gpu_tables.py raw --inputs inputs.npz --out OUT   # where the GPU is

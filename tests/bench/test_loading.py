@@ -45,7 +45,7 @@ def folder(tmp_path):
 
 def test_the_list_holds_the_papers_data_sets():
     counts = {group: len(names_of(group)) for group in ("openml", "mnist-variants", "celeba", "built-in")}
-    assert counts == {"openml": 12, "mnist-variants": 10, "celeba": 40, "built-in": 3}
+    assert counts == {"openml": 12, "mnist-variants": 10, "celeba": 40, "built-in": 4}
     assert {"svhn", "cifar10", "cifar100", "imdb"} <= set(BY_NAME)
     assert len(BY_NAME) == len(DATASETS)
     assert expand(["openml", "adult", "wine"]) == [*names_of("openml"), "wine"]
@@ -119,6 +119,15 @@ def test_a_prepared_file_gives_the_same_data(folder, tmp_path):
     assert set(available(path)) == {"own", "wine", "imdb"}
     with pytest.raises(ValueError, match="unknown data set 'wne'. Did you mean 'wine'"):
         load("wne", path)
+    assert load("digits", path).fingerprint == load("digits").fingerprint  # comes with scikit-learn, as ever
+
+
+def test_digits_are_images_large_enough_for_a_convnet():
+    flat, images = load("digits"), load("digit_images")
+    assert images.X.shape == (1797, 28, 28, 1)
+    assert (images.X.min(), images.X.max()) == (0, 1)
+    np.testing.assert_array_equal(images.X[:, 3:26:3, 3:26:3, 0], flat.X.reshape(-1, 8, 8) / 16)
+    assert images.X[:, :2].max() == 0
 
 
 @pytest.mark.parametrize(

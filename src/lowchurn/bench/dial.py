@@ -88,7 +88,8 @@ def dial_table(rows: Iterable[Row], variant: dict[str, Any], network: str | None
         for place, settings in dial_averages(rows, variant, network).items()
         if any(name in COLUMNS and name != REFERENCE for name, _ in _by_column(settings))
     }
-    table = cold_accuracy_table(found, variant, methods=tuple(COLUMNS))
+    there = {name for settings in found.values() for name, _ in settings} | {REFERENCE}
+    table = cold_accuracy_table(found, variant, methods=tuple(name for name in COLUMNS if name in there))
     single = sum(
         len({parameters(setting)["start"] for name, setting in settings if name == REFERENCE}) == 1
         for settings in found.values()

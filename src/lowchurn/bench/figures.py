@@ -171,7 +171,7 @@ def dial_figure(rows: Iterable[Row], variant: dict[str, Any], network: str | Non
     names = [name for name in DIAL_SERIES if any(point["series"] == name for point in points)]
     colours, shapes = (alt.Scale(domain=names, range=[DIAL_SERIES[n][k] for n in names]) for k in (0, 1))
     colour = alt.Color("series:N", title=None, sort=names, scale=colours)
-    x = alt.X("churn:Q", title="churn, %", scale=alt.Scale(type="sqrt", nice=False))
+    x = alt.X("churn:Q", title="churn, %", scale=alt.Scale(type="sqrt", zero=True))
     y = alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False))
     chart = alt.Chart(alt.Data(values=points))
     bar = chart.transform_filter(alt.datum.series == "cold start").mark_rule(color=charts.FAINT, strokeDash=[4, 4])
