@@ -10,10 +10,11 @@ import time
 import pytest
 
 from lowchurn.bench import run as run_module
-from lowchurn.bench.protocol import Protocol, paper_settings
-from lowchurn.bench.run import code_version, copy_rows, run, summary
+from lowchurn.bench.loading import load
+from lowchurn.bench.protocol import Protocol, dial_settings, paper_settings, settings_of
+from lowchurn.bench.run import Block, code_version, copy_rows, run, summary
 from lowchurn.bench.store import KEY, Store
-from lowchurn.strategies import ColdStart, Distill
+from lowchurn.strategies import ColdStart, Distill, Soup
 
 TINY = Protocol(network="fcn-4", initial=40, validation=20, batch=30, epochs=3)
 MEASURED = (*KEY, "start", "seed", "accuracy", "churn", "broken", "fixed", "base_accuracy", "epochs", "status", "data")
@@ -89,6 +90,36 @@ def test_a_failure_is_a_row_with_its_reason(tmp_path, monkeypatch):
     assert {row["status"] for row in Store(tmp_path).rows()} == {"finished"}
 
 
+def test_settings_that_share_trainings_are_counted_once(tmp_path):
+    data = load("wine")
+    assert Block(data, TINY, {0: paper_settings("both"), 1: dial_settings(), 2: [Soup(4), Soup(8, 0.3)]}).models == (
+        137 + 85 + 8
+    )
+    lines = []
+    soups = settings_of(["cold", "soup", "interpolate"])
+    assert run(Store(tmp_path), ["wine"], [TINY], soups, 2, device="cpu", tell=lines.append)["new"] == 2 * 21
+    (line,) = lines
+    assert line.endswith("2 trials, 18 models, 42 rows")
+    assert {row["block_models"] for row in Store(tmp_path).rows()} == {18}
+    (whole,) = run_module._cut(data, TINY, {0: dial_settings()}, 1)
+    assert run_module._cost(whole) == 85 * run_module._weights(data, TINY)
+
+
+def test_a_member_that_failed_is_told_and_the_row_finishes(tmp_path, monkeypatch):
+    real = run_module.run_trials
+
+    def short(*arguments, **options):
+        rows = real(*arguments, **options)
+        rows[-1]["left_out"] = "member 3 (failed: why)"
+        return rows
+
+    monkeypatch.setattr(run_module, "run_trials", short)
+    lines = []
+    run(Store(tmp_path), ["wine"], [TINY], [ColdStart(), Soup(2)], 1, device="cpu", tell=lines.append)
+    assert lines[0].endswith("1 trials, 3 models, 2 rows, 1 without members that failed")
+    assert {row["status"] for row in Store(tmp_path).rows()} == {"finished"}
+
+
 def test_two_versions_of_a_data_set_do_not_mix(tmp_path):
     quiet(Store(tmp_path / "one"), ["wine"], [TINY], [ColdStart()], 1)
     (row,) = Store(tmp_path / "one").rows()
@@ -141,6 +172,14 @@ def lowchurn(*arguments, **options):
     return subprocess.run(call, capture_output=True, text=True, check=False, timeout=300, **options)
 
 
+def test_the_command_reaches_what_is_past_the_paper(tmp_path):
+    sizes = ("--network", "fcn-4", "--initial", 40, "--validation", 20, "--batch", 30, "--epochs", 2, "--trials", 1)
+    made = lowchurn("bench", "run", "wine", *sizes, "--device", "cpu", "--store", tmp_path, "--strategies", "dial")
+    assert "87 new rows, 0 failed, 0 were there." in made.stdout, made.stderr
+    more = lowchurn("bench", "run", "wine", *sizes, "--device", "cpu", "--store", tmp_path, "--strategies", "all")
+    assert "73 new rows, 0 failed, 87 were there." in more.stdout, more.stderr
+
+
 def test_commands_from_run_to_tables(tmp_path):
     store = tmp_path / "store"
     sizes = ("--network", "fcn-4", "--initial", 40, "--validation", 20, "--batch", 30, "--epochs", 2, "--trials", 2)
@@ -180,10 +219,11 @@ def test_bad_calls_are_one_clear_line(arguments, message, tmp_path):
 @pytest.mark.gpu
 def test_a_gpu_comes_to_the_same_averages(tmp_path):
     protocol = Protocol(network="fcn-64", initial=300, validation=100, batch=300, scale=True, epochs=15)
-    some = paper_settings("warm", ["cold", "mixup", "co-dist", "distill"])
+    dial = ["soup", "two-teachers", "served-mix", "constrained", "local-ls"]
+    some = settings_of(["cold", "mixup", "co-dist", "distill", *dial])
     for device in ("cpu", "cuda"):
         counts = run(Store(tmp_path / device), ["digits"], [protocol], some, 10, device=device, jobs=2, block=5)
-        assert counts == {"there": 0, "new": 280, "failed": 0}
+        assert counts == {"there": 0, "new": 10 * len(some), "failed": 0}
     rows = {device: Store(tmp_path / device).rows() for device in ("cpu", "cuda")}
     for name in {row["strategy"] for row in rows["cpu"]}:
         for column in ("accuracy", "churn"):
