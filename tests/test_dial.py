@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from torch import nn
 
 import lowchurn
 from lowchurn import LowChurnClassifier
-from lowchurn.estimator.candidates import Terms
+from lowchurn.estimator.candidates import Terms, Trained
 from lowchurn.estimator.choose import Offer, choose, spend
 from lowchurn.estimator.frontier import Candidate
 from lowchurn.learners import Learner, NetworkClassifier, RowsLearner, TorchLearner, learner_for
@@ -56,9 +57,15 @@ def fitted(kind, strategies="dial", **options):
 
 
 def ends(model):
-    """The candidates at both ends of the dial as (model at 0, model at 1), from the desk."""
+    """What serves the two ends of the dial, the new one and the base."""
     at = {o.candidate.dial: model._desk.served(o) for o in model._desk.offers if not math.isnan(o.candidate.dial)}
     return at[0.0], at[1.0]
+
+
+def retrains(model):
+    """The models that were trained from the base, for the dial to be made of."""
+    desk = model._desk
+    return [m.model for m, name in zip(desk.models, desk.names, strict=True) if re.fullmatch(r"warm( #\d)?", name)]
 
 
 KINDS = ("linear", "sgd", "network", "forest")
@@ -70,10 +77,15 @@ def test_the_ends_are_the_retrain_and_the_base_bit_for_bit(kind):
     new_end, base_end = ends(model)
     np.testing.assert_array_equal(base_end.proba(X[UNSEEN]), base.predict_proba(X[UNSEEN]))
     if kind == "forest":
-        plain = copy.deepcopy(FOREST).fit(X[BOTH], Y[BOTH])
-        assert new_end.single.model.get_params() == plain.get_params()
+        retrain = model._desk.models[0].proba
     else:
-        assert new_end.single is not None
+        members = retrains(model)
+        assert len(members) == (1 if kind == "linear" else 8)
+        learner = learner_for(model._estimator[-1], model.classes_)
+        retrain = Trained(
+            base[:-1], learner.average(members, [1 / len(members)] * len(members), None), model.classes_
+        ).proba
+    np.testing.assert_array_equal(new_end.proba(X[UNSEEN]), retrain(X[UNSEEN]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,7 +122,7 @@ def test_a_soup_is_the_mean_of_its_members_and_a_dial_is_linear_in_weights():
     base, model = fitted("network", strategies=(Soup(members=3, toward_base=0.4),))
     soup = model._desk.served(model._desk.offers[-1]).single.model.module_.state_dict()
     learner, old = learner_for(NETWORK[-1], model.classes_), base[-1]
-    members = [model._desk.models[k].model for k, name in enumerate(model._desk.names) if name.startswith("warm")]
+    members = retrains(model)
     assert len(members) == 3
     for name, value in soup.items():
         total = torch.zeros_like(value, dtype=torch.float64)
@@ -120,13 +132,14 @@ def test_a_soup_is_the_mean_of_its_members_and_a_dial_is_linear_in_weights():
         expected = 0.6 * mean.double() + 0.4 * old.module_.state_dict()[name].double()
         torch.testing.assert_close(value.double(), expected, rtol=0, atol=1e-7)
     same = learner.average([old, members[0]], [1.0, 0.0], None)
-    assert all(torch.equal(a, b) for a, b in zip(same.module_.state_dict().values(), old.module_.state_dict().values()))
+    for name, value in old.module_.state_dict().items():
+        assert torch.equal(same.module_.state_dict()[name], value)
 
 
 def test_linear_models_dial_their_coefficients():
     base, model = fitted("linear", strategies=(Interpolate(0.25),))
     dialled = model._desk.served(model._desk.offers[-1]).single
-    retrain = next(m for m, name in zip(model._desk.models, model._desk.names) if name == "warm").model
+    (retrain,) = retrains(model)
     np.testing.assert_allclose(dialled.model.coef_, 0.75 * retrain.coef_ + 0.25 * base[-1].coef_, rtol=1e-12)
     np.testing.assert_allclose(
         dialled.model.intercept_, 0.75 * retrain.intercept_ + 0.25 * base[-1].intercept_, rtol=1e-12
@@ -136,10 +149,11 @@ def test_linear_models_dial_their_coefficients():
 def test_layers_of_scikit_learns_network_are_averaged():
     rng = np.random.default_rng(0)
     models = [
-        MLPClassifier((5,), max_iter=3, random_state=k).fit(rng.normal(size=(30, 4)), np.arange(30) % 2) for k in range(2)
+        MLPClassifier((5,), max_iter=3, random_state=k).fit(rng.normal(size=(30, 4)), np.arange(30) % 2)
+        for k in range(2)
     ]
     made = RowsLearner(MLPClassifier((5,)), [0, 1]).average(models, [0.3, 0.7], None)
-    for layer, one, other in zip(made.coefs_, models[0].coefs_, models[1].coefs_):
+    for layer, one, other in zip(made.coefs_, models[0].coefs_, models[1].coefs_, strict=True):
         np.testing.assert_allclose(layer, 0.3 * one + 0.7 * other, rtol=1e-12)
     np.testing.assert_array_equal(in_shares([np.float32([1.5]), np.float32([2.5])], [0.0, 1.0]), np.float32([2.5]))
 
@@ -198,13 +212,15 @@ class Brittle(RowsLearner):
 def test_a_member_that_fails_is_left_out_and_named(monkeypatch):
     monkeypatch.setattr("lowchurn.estimator.candidates.learner_for", Brittle)
     base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
-    model = LowChurnClassifier(base=base, max_churn=0.9, strategies=[Soup(members=4), Soup(members=4, toward_base=0.5)], random_state=0)
+    model = LowChurnClassifier(
+        base=base, max_churn=0.9, strategies=[Soup(members=4), Soup(members=4, toward_base=1.0)], random_state=0
+    )
     model.fit(X[BOTH], Y[BOTH], new=NEW)
     row = next(c for c in model.frontier_ if c.strategy == "soup")
     assert row.status == "trained"
     assert row.reason == "member 1 is left out: it broke; member 3 is left out: it broke"
-    served = model._served.single.model
-    members = [model._desk.models[k].model for k, name in enumerate(model._desk.names) if name.startswith("warm")]
+    served = ends(model)[0].single.model
+    members = retrains(model)
     np.testing.assert_allclose(served.coef_, np.mean([m.coef_ for m in members], axis=0), rtol=1e-12)
     assert len(members) == 2
 

@@ -229,6 +229,8 @@ def align(table: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> np.ndar
             f"{WHO}: the base knows none of the classes {classes.tolist()[:5]}; its own are {labels.tolist()[:5]}. "
             "Labels must be of the same kind on both sides."
         )
+    if np.array_equal(place, np.arange(len(classes))) and (np.abs(table.sum(axis=1) - 1) < 1e-9).all():
+        return table  # to the last bit what the model says
     aligned = np.zeros((len(table), len(classes)))
     aligned[:, place[known]] = table[:, known]
     sums = aligned.sum(axis=1, keepdims=True)
