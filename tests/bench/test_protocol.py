@@ -170,7 +170,7 @@ def test_the_ends_of_the_dials():
     data = load("wine").scaled()
     retrain = [WarmStart(), Interpolate(0.0), Soup(1), ServedMixture(1, 1.0, start="warm")]
     base = [Interpolate(1.0), Soup(3, 1.0), ServedMixture(3, 0.0)]
-    rows = run_trials(data, SMALL, dict.fromkeys(range(4), [*retrain, *base]), device="cpu")
+    rows = run_trials(data, SMALL, {trial: [*retrain, *base] for trial in range(4)}, device="cpu")
     found = {(r["trial"], r["strategy"], r["setting"]): r for r in rows}
     for trial in range(4):
         for strategy in retrain[1:]:
