@@ -166,6 +166,23 @@ def test_a_row_does_not_depend_on_what_else_is_run():
             assert alone[name] == same[name]
 
 
+def test_the_ends_of_the_dials():
+    data = load("wine").scaled()
+    retrain = [WarmStart(), Interpolate(0.0), Soup(1), ServedMixture(1, 1.0, start="warm")]
+    base = [Interpolate(1.0), Soup(3, 1.0), ServedMixture(3, 0.0)]
+    rows = run_trials(data, SMALL, {trial: [*retrain, *base] for trial in range(4)}, device="cpu")
+    found = {(r["trial"], r["strategy"], r["setting"]): r for r in rows}
+    for trial in range(4):
+        for strategy in retrain[1:]:
+            for name in ("accuracy", "churn", "broken", "fixed", "epochs", "seed"):
+                one, other = (found[trial, s.name, s.setting][name] for s in (strategy, retrain[0]))
+                assert one == other, (name, strategy)
+        for strategy in base:
+            row = found[trial, strategy.name, strategy.setting]
+            assert row["churn"] == 0
+            assert row["accuracy"] == row["base_accuracy"]
+
+
 def test_averages_are_made_some_at_a_time(monkeypatch):
     data = load("wine").scaled()
     blends = [s for s in SETTINGS if s.blend is not None or s.teachers is not None]

@@ -221,13 +221,13 @@ class _Trials:
         where = [self.at.get((i, group.strategy, j)) for j in range(group.count)]
         found = [one for one in where if one is not None]
         if not found:
-            return _Members(None, [], [], "no teacher finished")
+            return _Members(None, [], "no teacher finished")
         trained = found[0][0]
         places = [k for _, k in found]
         states = [trained.status[k] for k in places]
         left_out = "; ".join(f"member {j} ({state})" for j, state in enumerate(states) if state != FINISHED)
         finished = [k for k, state in zip(places, states, strict=True) if state == FINISHED]
-        return _Members(trained, places, finished, left_out)
+        return _Members(trained, finished, left_out)
 
     def _means(
         self, trials: list[int], group: Group, rows: list[np.ndarray] | None = None
@@ -383,10 +383,9 @@ class _Trials:
 
 @dataclass(frozen=True)
 class _Members:
-    """The trainings of one group in one trial: the stack they lie in, all places, those that finished, the others."""
+    """The trainings of one group in one trial: the stack they lie in, the places of those that finished, the others."""
 
     trained: Trained | None
-    places: list[int]
     finished: list[int]
     left_out: str
 
