@@ -154,6 +154,7 @@ def test_commands_from_run_to_tables(tmp_path):
     assert "148 new rows" in copied.stdout
     listed = lowchurn("data", "list")
     assert "openml:1590" in listed.stdout
+    assert all(len(line.split("  ")) >= 4 for line in listed.stdout.splitlines())  # no two columns run together
 
 
 @pytest.mark.parametrize(
