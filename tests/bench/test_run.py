@@ -11,6 +11,7 @@ import pytest
 
 from lowchurn.bench import run as run_module
 from lowchurn.bench.protocol import Protocol, paper_settings
+from lowchurn.bench.report import write_report, write_tables
 from lowchurn.bench.run import code_version, copy_rows, run, summary
 from lowchurn.bench.store import KEY, Store
 from lowchurn.strategies import ColdStart, Distill
@@ -89,6 +90,19 @@ def test_a_failure_is_a_row_with_its_reason(tmp_path, monkeypatch):
     assert {row["status"] for row in Store(tmp_path).rows()} == {"finished"}
 
 
+def test_a_run_in_which_all_fails_says_why(tmp_path, monkeypatch):
+    def never(data, protocol, wanted, **options):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(run_module, "run_trials", never)
+    lines = []
+    run(Store(tmp_path), ["wine"], [TINY], [ColdStart()], 2, device="cpu", tell=lines.append)
+    assert lines[0].endswith("2 models, 2 failed: RuntimeError: out of memory")
+    for write in (write_tables, write_report):
+        with pytest.raises(ValueError, match="the first of 2 failed: RuntimeError: out of memory"):
+            write(Store(tmp_path), tmp_path / "out")
+
+
 def test_two_versions_of_a_data_set_do_not_mix(tmp_path):
     quiet(Store(tmp_path / "one"), ["wine"], [TINY], [ColdStart()], 1)
     (row,) = Store(tmp_path / "one").rows()
@@ -157,6 +171,9 @@ def test_commands_from_run_to_tables(tmp_path):
     assert all(len(line.split("  ")) >= 4 for line in listed.stdout.splitlines())  # no two columns run together
 
 
+SMALL = ("--initial", "40", "--validation", "20", "--batch", "40")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -164,6 +181,8 @@ def test_commands_from_run_to_tables(tmp_path):
         (("bench", "run", "digits"), "a trial needs 2100"),
         (("bench", "run", "adult"), "lowchurn data fetch adult"),
         (("bench", "run", "wine", "--network", "fnc-10"), "network must be one of"),
+        (("bench", "run", "wine", *SMALL, "--device", "tpu"), "device must be 'auto', 'cpu' or 'cuda', got 'tpu'"),
+        (("bench", "run", "wine", *SMALL, "--device", "cuda:99"), "device 'cuda:99' is not there"),
         (("bench", "run", "wine", "--strategy", "dstill"), "Did you mean 'distill'"),
         (("bench", "tables", "--store", "nothing-here"), "holds no rows"),
         (("bench", "import", "nothing-here"), "is not a store"),
@@ -176,6 +195,7 @@ def test_bad_calls_are_one_clear_line(arguments, message, tmp_path):
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+    assert not (tmp_path / "bench-store" / "segments").exists()
 
 
 @pytest.mark.gpu

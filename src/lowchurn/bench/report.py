@@ -173,6 +173,11 @@ def _rows(store: Store) -> list[Row]:
     rows = store.rows()
     if not rows:
         raise ValueError(f"bench: the store {store.folder} holds no rows. Fill it with `lowchurn bench run`.")
+    if all(row["status"] != FINISHED for row in rows):
+        raise ValueError(
+            f"bench: no row of the store {store.folder} is finished; the first of {len(rows)} {rows[0]['status']}. "
+            "Remove the cause and run again with --retry-failed."
+        )
     return rows
 
 

@@ -119,12 +119,13 @@ def run(
             rows, seconds = _run_block(one, device, dtype, limit, threads), time.perf_counter() - begun
             created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             added = store.append(row | {"version": version, "created": created} for row in rows)
-            failed = sum(row["status"] != FINISHED for row in rows)
+            reasons = [row["status"] for row in rows if row["status"] != FINISHED]
+            failed = len(reasons)
             counts["new"] += added
             counts["failed"] += failed
             tell(
                 f"{seconds:8.1f} s  {one.data.name} {one.protocol.network} {one.protocol.initial}: "
-                f"{len(one.wanted)} trials, {added} models" + (f", {failed} failed" if failed else "")
+                f"{len(one.wanted)} trials, {added} models" + (f", {failed} {reasons[0]}" if failed else "")
             )
 
         if workers == 1:
@@ -233,9 +234,10 @@ def _block_size(data: Data, protocol: Protocol, settings: int, on_gpu: bool, job
 
 
 def _on_gpu(device: str) -> bool:
-    import torch
+    """Whether it is one; a device that is not there is refused before any model fails on it."""
+    from lowchurn.nets.train import _find_device
 
-    return torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
+    return _find_device(device).type == "cuda"
 
 
 def _give_back_memory() -> None:
