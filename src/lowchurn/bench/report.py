@@ -26,9 +26,10 @@ STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 1180px; margin: 2em auto; padding: 0 1em; color: #222; background: #fff; }
 table { border-collapse: collapse; margin: 0.5em 0; font-size: 13px; }
 th, td { padding: 2px 8px; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th { white-space: normal; vertical-align: bottom; }
+th { vertical-align: bottom; }
 th.label, td.label { text-align: left; }
-caption { text-align: left; font-weight: bold; padding: 4px 0; }
+h3 { font-size: 13px; margin: 0; }
+.notes { font-size: 13px; margin: 0.3em 0; }
 td.best { font-weight: bold; }
 .scroll { overflow-x: auto; margin-bottom: 1.5em; }
 figure { margin: 1.5em 0; overflow-x: auto; }
@@ -101,7 +102,7 @@ def write_report(store: Store, out: Path) -> Path:
     pictures = write_figures(store, out / "figures")
     failed = [row for row in rows if row["status"] != FINISHED]
     parts = [
-        f"<p>{len(rows)} trained models, {len(failed)} of them failed; made by "
+        f"<p>{len(rows):,} trained models, {len(failed):,} of them failed; made by "
         f"{_words(rows, 'version')} on {_words(rows, 'device')}.</p>"
     ]
     if failed:
@@ -155,16 +156,16 @@ def _in_words(variant: dict[str, Any]) -> str:
 def as_html(table: Table) -> str:
     """A table as a piece of a page."""
     head = [f'<th class="label">{html.escape(text)}</th>' for text in table.labels]
-    head += [f"<th>{html.escape(text)}</th>" for text in table.columns]
+    head += [f"<th>{html.escape(text).replace(', ', ',<br>')}</th>" for text in table.columns]
     lines = []
     for labels, cells in table.rows:
         best = table.bold(cells) if table.bold else set()
         line = [f'<td class="label">{html.escape(text)}</td>' for text in labels]
         line += [f"<td{' class=best' * (i in best)}>{table.cell(cell)}</td>" for i, cell in enumerate(cells)]
         lines.append(f"<tr>{''.join(line)}</tr>")
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in table.notes)
+    notes = f'<p class="notes">{html.escape(" ".join(table.notes))}</p>' if table.notes else ""
     return (
-        f'<div class="scroll"><table><caption>{html.escape(table.caption)}</caption>'
+        f'<h3>{html.escape(table.caption)}</h3><div class="scroll"><table>'
         f"<tr>{''.join(head)}</tr>{''.join(lines)}</table>{notes}</div>"
     )
 
