@@ -64,12 +64,12 @@ def test_a_table_of_all_methods_beside_the_better_start():
     (raw,) = dial_variants(ROWS)  # nothing past the paper was run on scaled features
     assert (raw["scale"], raw["start"]) == (False, "both")
     table = dial_table(ROWS, raw, "fcn-1000")
-    assert table.columns == ("distill", "warm", "soup", "two-teachers", "two-teachers soup", "focal")
+    assert table.columns == ("cold", "warm", "distill", "soup", "two-teachers", "two-teachers soup", "focal")
     shown = {labels[0]: [table.cell(cell) for cell in cells] for labels, cells in table.rows}
     assert shown == {
-        "adult": ["6.00", "N/A", "3.00", "12.00", "2.00", "0.00"],
-        "bank": ["N/A", "9.00", "4.00", "N/A", "missing", "missing"],
-        "wilt": ["2.00", "missing", "4.00", "N/A", "missing", "missing"],
+        "adult": ["12.00", "N/A", "6.00", "3.00", "12.00", "2.00", "0.00"],
+        "bank": ["10.00", "9.00", "N/A", "4.00", "N/A", "missing", "missing"],
+        "wilt": ["10.00", "missing", "2.00", "4.00", "N/A", "missing", "missing"],
     }
     assert "In 1 of 3 rows distillation was run from one start only." in table.notes
     assert len(dial_table(ROWS, raw).rows) == 4

@@ -7,7 +7,7 @@ pytest.importorskip("vl_convert")
 
 from lowchurn.bench import figures
 from lowchurn.bench.paper import TABLES
-from lowchurn.bench.tables import METHODS, variants
+from lowchurn.bench.tables import METHODS, averages, variants
 from tests.bench.test_tables import ADULT, RAW, ROWS, model
 
 
@@ -22,6 +22,25 @@ def test_cost_curves_take_the_cheapest_setting():
     points = [p for p in figures.cost_points(ADULT, RAW) if p["method"] == "distill"]
     assert points[0]["cost"] == pytest.approx(15)  # all weight on error: the most accurate setting
     assert points[-1]["cost"] == pytest.approx(1)  # all weight on churn: the one with the least
+
+
+def test_each_network_and_size_has_a_figure_of_its_own():
+    rows = [row | {"network": network} for row in ROWS for network in ("fcn-100", "fcn-20")]
+    parts = figures.by_network(averages(rows))
+    assert list(parts) == ["fcn-20-1000", "fcn-100-1000"]
+    where = [p["where"] for p in figures.pareto_points(parts["fcn-20-1000"], RAW)]
+    assert list(dict.fromkeys(where)) == ["adult", "bank"]
+    title = figures.cost_figure(parts["fcn-20-1000"], RAW).to_dict()["title"]
+    assert title == "Cost of error and churn together; fcn-20, initial size 1000; raw-warm; 1 to 2 trials"
+    assert "adult, fcn-20, 1000" in {p["where"] for p in figures.pareto_points(rows, RAW)}
+
+
+def test_the_ablations_line_has_a_gap_where_nothing_is_accurate_enough():
+    shares = ((0.0, 0.9), (0.5, 0.1), (1.0, 0.9))
+    rows = [model("adult", "anchor-to-distill", f"lam=0.1, share={s}", accuracy, 0.1) for s, accuracy in shares]
+    chart = figures.ablation_figure([*ADULT, *rows], RAW).to_dict()
+    values = chart["data"]["values"] if "data" in chart else chart["layer"][0]["data"]["values"]
+    assert [v["churn"] for v in values] == [pytest.approx(10), None, pytest.approx(10)]
 
 
 def test_colours_are_distinct():

@@ -12,6 +12,7 @@ import pytest
 from lowchurn.bench import run as run_module
 from lowchurn.bench.loading import load
 from lowchurn.bench.protocol import Protocol, dial_settings, paper_settings, settings_of
+from lowchurn.bench.report import write_report, write_tables
 from lowchurn.bench.run import Block, code_version, copy_rows, run, summary
 from lowchurn.bench.store import KEY, Store
 from lowchurn.strategies import ColdStart, Distill, Soup
@@ -120,6 +121,19 @@ def test_a_member_that_failed_is_told_and_the_row_finishes(tmp_path, monkeypatch
     assert {row["status"] for row in Store(tmp_path).rows()} == {"finished"}
 
 
+def test_a_run_in_which_all_fails_says_why(tmp_path, monkeypatch):
+    def never(data, protocol, wanted, **options):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(run_module, "run_trials", never)
+    lines = []
+    run(Store(tmp_path), ["wine"], [TINY], [ColdStart()], 2, device="cpu", tell=lines.append)
+    assert lines[0].endswith("2 models, 2 rows, 2 failed: RuntimeError: out of memory")
+    for write in (write_tables, write_report):
+        with pytest.raises(ValueError, match="the first of 2 failed: RuntimeError: out of memory"):
+            write(Store(tmp_path), tmp_path / "out")
+
+
 def test_two_versions_of_a_data_set_do_not_mix(tmp_path):
     quiet(Store(tmp_path / "one"), ["wine"], [TINY], [ColdStart()], 1)
     (row,) = Store(tmp_path / "one").rows()
@@ -193,6 +207,10 @@ def test_commands_from_run_to_tables(tmp_path):
     assert "148 new rows" in copied.stdout
     listed = lowchurn("data", "list")
     assert "openml:1590" in listed.stdout
+    assert all(len(line.split("  ")) >= 4 for line in listed.stdout.splitlines())  # no two columns run together
+
+
+SMALL = ("--initial", "40", "--validation", "20", "--batch", "40")
 
 
 @pytest.mark.parametrize(
@@ -202,6 +220,8 @@ def test_commands_from_run_to_tables(tmp_path):
         (("bench", "run", "digits"), "a trial needs 2100"),
         (("bench", "run", "adult"), "lowchurn data fetch adult"),
         (("bench", "run", "wine", "--network", "fnc-10"), "network must be one of"),
+        (("bench", "run", "wine", *SMALL, "--device", "tpu"), "device must be 'auto', 'cpu' or 'cuda', got 'tpu'"),
+        (("bench", "run", "wine", *SMALL, "--device", "cuda:99"), "device 'cuda:99' is not there"),
         (("bench", "run", "wine", "--strategy", "dstill"), "Did you mean 'distill'"),
         (("bench", "tables", "--store", "nothing-here"), "holds no rows"),
         (("bench", "import", "nothing-here"), "is not a store"),
@@ -214,6 +234,7 @@ def test_bad_calls_are_one_clear_line(arguments, message, tmp_path):
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+    assert not (tmp_path / "bench-store" / "segments").exists()
 
 
 @pytest.mark.gpu

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import random
+import re
 
 import pytest
 
@@ -173,6 +174,10 @@ def test_files_and_the_page(tmp_path):
     assert "failed: why" in page
     assert "<td class=best>6.00</td>" in page
     assert "http-equiv" not in page
+    targets, ids = re.findall(r'href="#([^"]+)"', page), re.findall(r'<(?:h2|div|figure) id="([^"]+)"', page)
+    assert targets
+    assert sorted(targets) == sorted(ids)
+    assert {"raw-warm", "table1-raw-warm", "figure-pareto-fcn-1000-1000-raw-warm"} <= set(ids)
     assert "<script" not in page
     assert len({table.name for _, table in all_tables(store.rows())}) == len(list(all_tables(store.rows())))
 
@@ -203,3 +208,50 @@ def test_another_program_comes_to_the_same_numbers(tmp_path):
         for name in ("cold", "distill", "ls"):
             value = found[dataset][name].value
             assert (None if math.isnan(value) else pytest.approx(value)) == expected.get((dataset, name))
+
+
+def test_what_ran_from_another_start_only_is_left_out():
+    elsewhere = [row | {"network": "fcn-10"} for row in ADULT]  # warm only
+    cold = [model("adult", "distill", "lam=0.5", 0.99, 0.001, t, start="cold") for t in range(2)]
+    begun = [model("wilt", "cold", "", 0.9, 0.1)]  # nothing yet that says which start: belongs to both
+    rows = [*ADULT, *cold, *elsewhere, *begun]
+    shown = {variant_name(v): {labels[:2] for labels, _ in cold_accuracy_table(rows, v).rows} for v in variants(rows)}
+    both = {("adult", "fcn-1000"), ("wilt", "fcn-1000")}
+    assert shown == {"raw-warm": both | {("adult", "fcn-10")}, "raw-cold": both}
+
+
+def test_wins_say_how_many_rows_have_fewer_trials():
+    wins = win_counts(cold_accuracy_table(ROWS, RAW, TABLE1, METHODS))
+    assert wins.notes == ["2 of 2 rows can be compared.", "1 of them from fewer than 2 trials."]
+    assert len(win_counts(cold_accuracy_table(ADULT, RAW, TABLE1, METHODS)).notes) == 1
+
+
+def test_rows_stand_in_the_papers_order_and_by_size():
+    rows = [
+        model(dataset, "cold", "", 0.9, 0.1, network=network, initial=initial)
+        for dataset in ("own", "wilt", "adult")
+        for network in ("convnet-16", "convnet-2")
+        for initial in (1000, 100)
+    ]
+    for table in (cold_accuracy_table(rows, RAW), error_bands(rows, RAW)):
+        assert table.labels == ("dataset", "network", "sizes")
+        shown = [labels for labels, _ in table.rows]
+        assert shown[:3] == [
+            ("adult", "convnet-2", "100/100/1000"),
+            ("adult", "convnet-2", "1000/100/1000"),
+            ("adult", "convnet-16", "100/100/1000"),
+        ]
+        assert list(dict.fromkeys(labels[0] for labels in shown)) == ["adult", "wilt", "own"]
+
+
+def test_an_ablation_that_stopped_half_way_keeps_its_columns_apart():
+    rows = [
+        model("adult", "cold", "", 0.9, 0.5),
+        model("adult", "anchor-to-distill", "lam=0.1, share=0.0", 0.9, 0.1),
+        model("adult", "anchor-to-distill", "lam=0.1, share=1.0", 0.9, 0.3),
+        model("wilt", "cold", "", 0.9, 0.5),
+        model("wilt", "anchor-to-distill", "lam=0.1, share=1.0", 0.9, 0.2),
+    ]
+    table = ablation_table(rows, RAW)
+    assert table.columns == ("0", "1")
+    assert [[table.cell(c) for c in some] for _, some in table.rows] == [["10.00", "30.00"], ["missing", "20.00"]]

@@ -176,8 +176,10 @@ def list_command(data: DataOption = None) -> None:
     here = available(data)
     lines = [(spec.name, spec.group, spec.source, here.get(spec.name, "-")) for spec in DATASETS]
     lines += [(name, "own", "-", here[name]) for name in sorted(set(here) - {spec.name for spec in DATASETS})]
-    for name, group, source, place in [("data set", "group", "source", "here"), *lines]:
-        typer.echo(f"{name:28}{group:10}{source:40}{place}")
+    lines = [("data set", "group", "source", "here"), *lines]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        typer.echo("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
 @data_app.command("fetch")

@@ -11,6 +11,7 @@ from typing import Any
 
 from lowchurn.bench.store import Row
 from lowchurn.bench.tables import (
+    METHODS,
     VARIANT,
     Average,
     Averages,
@@ -26,8 +27,7 @@ REFERENCE = "distill"
 BOTH = "both"  # in the place of a variant's start
 # A column of the evidence, the strategy it shows, and which of its settings.
 COLUMNS: dict[str, tuple[str, Callable[[dict[str, str]], bool]]] = {
-    REFERENCE: ("distill", lambda setting: True),
-    "warm": ("warm", lambda setting: True),
+    **{method: (method, lambda setting: True) for method in METHODS},
     "soup": ("soup", lambda setting: True),
     "interpolate": ("interpolate", lambda setting: True),
     "two-teachers": ("two-teachers", lambda setting: setting["students"] == "1"),
@@ -38,6 +38,7 @@ COLUMNS: dict[str, tuple[str, Callable[[dict[str, str]], bool]]] = {
     "constrained": ("constrained", lambda setting: True),
     "local-ls": ("local-ls", lambda setting: True),
 }
+PAST = {strategy for strategy, _ in COLUMNS.values()} - set(METHODS)
 
 
 def parameters(setting: str) -> dict[str, str]:
@@ -54,8 +55,7 @@ def parameters(setting: str) -> dict[str, str]:
 
 def dial_variants(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """Every combination of scale, patience, loss, epochs and seed in which there is a method past the paper."""
-    own = {strategy for column, (strategy, _) in COLUMNS.items() if column not in (REFERENCE, "warm")}
-    found = {tuple(row[name] for name in VARIANT) for row in rows if row["strategy"] in own}
+    found = {tuple(row[name] for name in VARIANT) for row in rows if row["strategy"] in PAST}
     return [dict(zip(VARIANT, values, strict=True)) | {"start": BOTH} for values in sorted(found)]
 
 
@@ -67,7 +67,7 @@ def dial_averages(rows: Iterable[Row], variant: dict[str, Any], network: str | N
 
 
 def dial_table(rows: Iterable[Row], variant: dict[str, Any], network: str | None = None) -> Table:
-    """Churn at cold accuracy in percent of distillation's best start and of every method past the paper.
+    """Churn at cold accuracy in percent of the paper's methods, from the better start, and of those past the paper.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def dial_table(rows: Iterable[Row], variant: dict[str, Any], network: str | None
     found = {
         place: _by_column(settings)
         for place, settings in dial_averages(rows, variant, network).items()
-        if any(name in COLUMNS and name != REFERENCE for name, _ in _by_column(settings))
+        if any(strategy in PAST for strategy, _ in settings)
     }
     there = {name for settings in found.values() for name, _ in settings} | {REFERENCE}
     table = cold_accuracy_table(found, variant, methods=tuple(name for name in COLUMNS if name in there))
@@ -97,18 +97,18 @@ def dial_table(rows: Iterable[Row], variant: dict[str, Any], network: str | None
     notes = list(table.notes)
     if single:
         notes.append(f"In {single} of {len(found)} rows distillation was run from one start only.")
-    caption = "Past the paper: churn at cold accuracy in percent, distillation from its better start; "
+    caption = "Past the paper: churn at cold accuracy in percent, each method from its better start; "
     caption += variant_name(variant)
     name = "dial" if network is None else f"dial-{network}"
     return Table(name, caption, table.labels, table.columns, table.rows, table.trials, bold=table.bold, notes=notes)
 
 
 def _by_column(settings: dict[tuple[str, str], Average]) -> dict[tuple[str, str], Average]:
-    """The same averages under the names of the columns that they belong to; the cold start stays."""
+    """The same averages under the names of the columns that they belong to."""
     return {
         (column, setting): average
         for (strategy, setting), average in settings.items()
-        for column, (of, belongs) in ({"cold": ("cold", lambda setting: True)} | COLUMNS).items()
+        for column, (of, belongs) in COLUMNS.items()
         if strategy == of and belongs(parameters(setting))
     }
 

@@ -15,7 +15,16 @@ import numpy as np
 from lowchurn import charts
 from lowchurn.bench.dial import along_the_dial
 from lowchurn.bench.store import Row
-from lowchurn.bench.tables import METHODS, Averages, ablation_table, averaged, beside_the_paper, cold_accuracy_table
+from lowchurn.bench.tables import (
+    METHODS,
+    Averages,
+    ablation_table,
+    averaged,
+    beside_the_paper,
+    cold_accuracy_table,
+    place_order,
+    variant_name,
+)
 from lowchurn.metrics import cost_curve, pareto_front
 
 COLOURS = dict(zip(METHODS, charts.COLOURS, strict=True))
@@ -33,14 +42,44 @@ def _shape(alt: Any) -> Any:
     return alt.Shape("method:N", scale=scale, sort=list(METHODS), title=None)
 
 
-def _label(place: tuple) -> str:
-    return f"{place[0]}, {place[1]}, {place[2]}"
+def by_network(rows: Averages) -> dict[str, Averages]:
+    """The places of each network and size, so that a figure holds no more panels than there are data sets."""
+    parts: dict[str, Averages] = {}
+    for place in sorted(rows, key=lambda place: (place_order(place)[2:], place_order(place))):
+        parts.setdefault(f"{place[1]}-{place[2]}", {})[place] = rows[place]
+    return parts
+
+
+def _panels(found: Averages) -> dict[tuple, str]:
+    """A panel's title for each place, in order: of what differs among them."""
+    alike = len({place[1:] for place in found}) == 1
+    return {p: p[0] if alike else f"{p[0]}, {p[1]}, {p[2]}" for p in sorted(found, key=place_order)}
+
+
+def _faceted(alt: Any, chart: Any, points: list[dict[str, Any]]) -> Any:
+    """Three panels a row, each with axes of its own, in the order of the points."""
+    where = alt.Facet("where:N", sort=list(dict.fromkeys(point["where"] for point in points)), title=None)
+    panels = chart.properties(width=230, height=170)
+    # Flush bounds: panels stay in line whatever the width of their numbers, so the space between must hold the axes.
+    panels = panels.facet(where, columns=3, bounds="flush", spacing={"row": 75, "column": 62})
+    return panels.resolve_scale(x="independent", y="independent").resolve_axis(x="independent", y="independent")
+
+
+def _title(rows: Iterable[Row] | Averages, variant: dict[str, Any], what: str) -> str:
+    found = averaged(rows, variant)
+    places = {place[1:3] for place in found}
+    here = [f"{network}, initial size {initial}" for network, initial in places] if len(places) == 1 else []
+    counts = sorted({a.trials for settings in found.values() for a in settings.values() if a.trials})
+    trials = " to ".join(map(str, dict.fromkeys(counts[:1] + counts[-1:])))
+    return "; ".join([what, *here, variant_name(variant), f"{trials} trials"])
 
 
 def pareto_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> list[dict[str, Any]]:
     """The points of each method's Pareto front: error and churn in percent, averaged over trials."""
     points = []
-    for place, settings in sorted(averaged(rows, variant).items()):
+    found = averaged(rows, variant)
+    for place, where in _panels(found).items():
+        settings = found[place]
         for method in METHODS:
             some = [(s, a) for (name, s), a in settings.items() if name == method and a.trials]
             if not some:
@@ -48,7 +87,7 @@ def pareto_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> li
             costs = np.array([(1 - a.accuracy, a.churn) for _, a in some])
             for i in pareto_front(costs):
                 error, churn = 100 * costs[i]
-                here = {"where": _label(place), "method": method, "setting": some[i][0]}
+                here = {"where": where, "method": method, "setting": some[i][0]}
                 points.append(here | {"error": float(error), "churn": float(churn)})
     return points
 
@@ -56,25 +95,29 @@ def pareto_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> li
 def pareto_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any:
     """Error against churn, one panel a data set and network, one front a method."""
     alt = charts.altair()
-    chart = alt.Chart(alt.Data(values=pareto_points(rows, variant)))
+    values = pareto_points(rows, variant)
+    chart = alt.Chart(alt.Data(values=values))
     x = alt.X("churn:Q", title="churn, %", scale=alt.Scale(zero=False))
     y = alt.Y("error:Q", title="error, %", scale=alt.Scale(zero=False))
     lines = chart.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=_method(alt), order="churn:Q")
     points = chart.mark_point(filled=True, size=45, opacity=1).encode(x=x, y=y, color=_method(alt), shape=_shape(alt))
-    panels = (lines + points).properties(width=230, height=170).facet("where:N", columns=3)
-    return charts.styled(panels.resolve_scale(x="independent", y="independent"), "Pareto fronts of error and churn")
+    return charts.styled(
+        _faceted(alt, lines + points, values), _title(rows, variant, "Pareto fronts of error and churn")
+    )
 
 
 def cost_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> list[dict[str, Any]]:
     """The least cost of each method for each weight of churn, in percent."""
     points = []
-    for place, settings in sorted(averaged(rows, variant).items()):
+    found = averaged(rows, variant)
+    for place, where in _panels(found).items():
+        settings = found[place]
         for method in METHODS:
             some = [a for (name, _), a in settings.items() if name == method and a.trials]
             if some:
                 costs = cost_curve([(1 - a.accuracy, a.churn) for a in some], WEIGHTS)
                 points += [
-                    {"where": _label(place), "method": method, "weight": float(w), "cost": 100 * float(c)}
+                    {"where": where, "method": method, "weight": float(w), "cost": 100 * float(c)}
                     for w, c in zip(WEIGHTS, costs, strict=True)
                 ]
     return points
@@ -83,14 +126,14 @@ def cost_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> list
 def cost_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any:
     """The least ``(1 - w) error + w churn`` over a method's settings, against ``w``."""
     alt = charts.altair()
-    chart = alt.Chart(alt.Data(values=cost_points(rows, variant)))
+    values = cost_points(rows, variant)
+    chart = alt.Chart(alt.Data(values=values))
     lines = chart.mark_line(strokeWidth=1.5).encode(
         x=alt.X("weight:Q", title="weight of churn"),
         y=alt.Y("cost:Q", title="cost, %", scale=alt.Scale(zero=False)),
         color=_method(alt),
     )
-    panels = lines.properties(width=230, height=170).facet("where:N", columns=3).resolve_scale(y="independent")
-    return charts.styled(panels, "Cost of error and churn together")
+    return charts.styled(_faceted(alt, lines, values), _title(rows, variant, "Cost of error and churn together"))
 
 
 def paper_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any], table: Any) -> Any | None:
@@ -121,30 +164,34 @@ def paper_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any], table:
             shape=_shape(alt),
         )
     )
-    return charts.styled(
-        (line + points).properties(width=460, height=420), "Churn at cold accuracy: ours and the paper's"
-    )
+    title = f"Churn at cold accuracy: ours and the paper's; {variant_name(variant)}"
+    return charts.styled((line + points).properties(width=460, height=420), title)
 
 
 def ablation_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Any | None:
     """Churn at cold accuracy from distillation to the anchor method; None without such rows."""
     table = ablation_table(rows, variant)
+    # What is N/A or missing stays in as nothing: the line has a gap there.
     values = [
-        {"where": ", ".join(labels), "share": float(share), "churn": cell.value}
+        {"where": ", ".join(labels), "share": float(share), "churn": _number(cell.value)}
         for labels, cells in table.rows
         for share, cell in zip(table.columns, cells, strict=True)
-        if cell.value is not None and not math.isnan(cell.value)
     ]
-    if not values:
+    if all(value["churn"] is None for value in values):
         return None
     alt = charts.altair()
     chart = alt.Chart(alt.Data(values=values))
     x = alt.X("share:Q", title="share of the base's wrong rows with the true label (0 distillation, 1 anchor)")
     y = alt.Y("churn:Q", title="churn at cold accuracy, %", scale=alt.Scale(zero=False))
     colour = alt.Color("where:N", title=None, scale=alt.Scale(range=["#D55E00", "#0072B2", "#009E73", "#CC79A7"]))
-    lines = chart.mark_line().encode(x=x, y=y, color=colour)
+    lines = chart.mark_line(invalid="break-paths-show-domains").encode(x=x, y=y, color=colour)
     points = chart.mark_point(filled=True, size=50, opacity=1).encode(x=x, y=y, color=colour)
-    return charts.styled((lines + points).properties(width=460, height=300), "From distillation to the anchor method")
+    title = f"From distillation to the anchor method; {variant_name(variant)}"
+    return charts.styled((lines + points).properties(width=460, height=300), title)
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
 
 
 DIAL_SERIES = {
@@ -178,12 +225,12 @@ def dial_figure(rows: Iterable[Row], variant: dict[str, Any], network: str | Non
     lines = chart.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=colour, order="setting:Q")
     marks = chart.mark_point(filled=True, size=45, opacity=1)
     shape = alt.Shape("series:N", title=None, sort=names, scale=shapes)
-    panels = (bar.encode(y=y) + lines + marks.encode(x=x, y=y, color=colour, shape=shape)).properties(
-        width=230, height=170
-    )
-    facets = panels.facet(alt.Facet("where:N", title=None), columns=3).resolve_scale(x="independent", y="independent")
+    panels = bar.encode(y=y) + lines + marks.encode(x=x, y=y, color=colour, shape=shape)
     words = ["Churn against accuracy along the dial", *(networks if len(networks) == 1 else [])]
-    return charts.styled(facets, ", ".join([*words, "standardised features" if variant["scale"] else "raw features"]))
+    return charts.styled(
+        _faceted(alt, panels, points),
+        ", ".join([*words, "standardised features" if variant["scale"] else "raw features"]),
+    )
 
 
 def save(chart: Any, path: Path) -> list[Path]:

@@ -247,6 +247,8 @@ def make_network(name: str, data: Data) -> Any:
     kind, size = name.rsplit("-", 1)
     shape = data.X.shape[1:]
     if kind == "fcn":
+        if data.X.dtype.kind != "f":
+            raise ValueError(f"bench: {name} reads numbers, but {data.name} holds words. Use a transformer.")
         return networks.fcn(int(size), inputs=int(np.prod(shape)), classes=data.classes)
     if kind == "transformer":
         if data.X.dtype.kind == "f":

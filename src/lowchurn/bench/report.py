@@ -24,14 +24,20 @@ from lowchurn.bench.tables import (
 )
 
 STYLE = """
-body { font: 15px/1.5 sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #222; background: #fff; }
+body { font: 15px/1.5 sans-serif; max-width: 1180px; margin: 2em auto; padding: 0 1em; color: #222; background: #fff; }
 table { border-collapse: collapse; margin: 0.5em 0; font-size: 13px; }
 th, td { padding: 2px 8px; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
+th { vertical-align: bottom; }
 th.label, td.label { text-align: left; }
-caption { text-align: left; font-weight: bold; padding: 4px 0; }
+h3 { font-size: 13px; margin: 0; }
+.notes { font-size: 13px; margin: 0.3em 0; }
 td.best { font-weight: bold; }
 .scroll { overflow-x: auto; margin-bottom: 1.5em; }
-figure { margin: 1em 0; overflow-x: auto; }
+figure { margin: 1.5em 0; overflow-x: auto; }
+nav { font-size: 13px; }
+nav a { white-space: nowrap; }
+dt { margin-top: 0.8em; }
+dd { margin: 0 0 0 1.5em; }
 """
 
 
@@ -72,30 +78,28 @@ def write_tables(store: Store, out: Path) -> list[Path]:
 
 
 def write_figures(store: Store, out: Path) -> list[tuple[str, Path]]:
-    """Write every figure as SVG and PNG; gives titles and the SVG files."""
+    """Write every figure as SVG and PNG; gives the name of its variant and the SVG file of each."""
     from lowchurn.bench import figures
 
     out.mkdir(parents=True, exist_ok=True)
     rows, made = _rows(store), []
     for variant in variants(rows):
         some = averages(choose(rows, variant))
-        charts = {
-            "pareto": figures.pareto_figure(some, variant),
-            "cost": figures.cost_figure(some, variant),
-            "ablation": figures.ablation_figure(some, variant),
-        }
-        for paper in TABLES[:2]:
-            charts[f"{paper.name}-paper"] = figures.paper_figure(some, variant, paper)
+        charts = {f"{paper.name}-paper": figures.paper_figure(some, variant, paper) for paper in TABLES[:2]}
+        for name, part in figures.by_network(some).items():
+            charts[f"pareto-{name}"] = figures.pareto_figure(part, variant)
+            charts[f"cost-{name}"] = figures.cost_figure(part, variant)
+        charts["ablation"] = figures.ablation_figure(some, variant)
         for name, chart in charts.items():
             if chart is not None:
                 where = out / f"{name}-{variant_name(variant)}"
-                made.append((where.name, figures.save(chart, where)[0]))
+                made.append((variant_name(variant), figures.save(chart, where)[0]))
     for variant in dial_variants(rows):
         for network in sorted({row["network"] for row in rows}):
             chart = figures.dial_figure(rows, variant, network)
             if chart is not None:
                 where = out / f"dial-{network}-{variant_name(variant)}"
-                made.append((where.name, figures.save(chart, where)[0]))
+                made.append((variant_name(variant), figures.save(chart, where)[0]))
     return made
 
 
@@ -106,22 +110,34 @@ def write_report(store: Store, out: Path) -> Path:
     pictures = write_figures(store, out / "figures")
     failed = [row for row in rows if row["status"] != FINISHED]
     parts = [
-        f"<p>{len(rows)} trained models, {len(failed)} of them failed; made by "
+        f"<p>{len(rows):,} trained models, {len(failed):,} of them failed; made by "
         f"{_words(rows, 'version')} on {_words(rows, 'device')}.</p>"
     ]
     if failed:
         reasons = sorted({row["status"] for row in failed})
         parts.append("<p>Failures:</p><ul>" + "".join(f"<li>{html.escape(r)}</li>" for r in reasons) + "</ul>")
-    last = None
+    sections: dict[str, list[str]] = {}
+    contents: dict[str, dict[str, list[str]]] = {}
     for variant, table in all_tables(rows):
-        if variant != last:
-            parts.append(f"<h2>{html.escape(variant_name(variant))}</h2>")
-            last = variant
-        parts.append(as_html(table))
-    parts.append("<h2>Figures</h2>")
-    parts += [
-        f"<figure>{_inline(path)}<figcaption>{html.escape(name)}</figcaption></figure>" for name, path in pictures
-    ]
+        name = variant_name(variant)
+        anchor = f"{table.name}-{name}"
+        sections.setdefault(name, []).append(f'<div id="{html.escape(anchor)}">{as_html(table)}</div>')
+        contents.setdefault(name, {}).setdefault("Tables", []).append(_link(anchor, table.name))
+    for name, path in pictures:
+        anchor = f"figure-{path.stem}"
+        picture = f'<figure id="{html.escape(anchor)}">{_inline(path)}</figure>'
+        sections.setdefault(name, []).append(picture)
+        short = path.stem.removesuffix(f"-{name}")
+        contents.setdefault(name, {}).setdefault("Figures", []).append(_link(anchor, short))
+    words = {variant_name(variant): _in_words(variant) for variant in (*variants(rows), *dial_variants(rows))}
+    parts.append("<nav><dl>")
+    for name in sections:
+        parts.append(f"<dt>{_link(name, name)}: {words[name]}</dt>")
+        parts += [f"<dd>{kind}: {' · '.join(links)}</dd>" for kind, links in contents[name].items()]
+    parts.append("</dl></nav>")
+    for name, some in sections.items():
+        parts.append(f'<h2 id="{html.escape(name)}">{html.escape(name)}</h2><p>{words[name]}</p>')
+        parts += some
     page = (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>lowchurn bench</title>'
         f"<style>{STYLE}</style></head><body><h1>lowchurn bench</h1>\n" + "\n".join(parts) + "\n</body></html>\n"
@@ -131,19 +147,33 @@ def write_report(store: Store, out: Path) -> Path:
     return path
 
 
+def _link(anchor: str, text: str) -> str:
+    return f'<a href="#{html.escape(anchor)}">{html.escape(text)}</a>'
+
+
+def _in_words(variant: dict[str, Any]) -> str:
+    features = "standardised" if variant["scale"] else "raw"
+    start = {"warm": "the base's weights", "cold": "fresh weights"}.get(variant["start"], variant["start"])
+    return html.escape(
+        f"{features} features; mixup, label smoothing, co-distillation, anchor and distillation start from {start}; "
+        f"patience {variant['patience']}, {variant['loss']} loss, at most {variant['epochs_limit']} epochs, "
+        f"seed {variant['run_seed']}"
+    )
+
+
 def as_html(table: Table) -> str:
     """A table as a piece of a page."""
     head = [f'<th class="label">{html.escape(text)}</th>' for text in table.labels]
-    head += [f"<th>{html.escape(text)}</th>" for text in table.columns]
+    head += [f"<th>{html.escape(text).replace(', ', ',<br>')}</th>" for text in table.columns]
     lines = []
     for labels, cells in table.rows:
         best = table.bold(cells) if table.bold else set()
         line = [f'<td class="label">{html.escape(text)}</td>' for text in labels]
         line += [f"<td{' class=best' * (i in best)}>{table.cell(cell)}</td>" for i, cell in enumerate(cells)]
         lines.append(f"<tr>{''.join(line)}</tr>")
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in table.notes)
+    notes = f'<p class="notes">{html.escape(" ".join(table.notes))}</p>' if table.notes else ""
     return (
-        f'<div class="scroll"><table><caption>{html.escape(table.caption)}</caption>'
+        f'<h3>{html.escape(table.caption)}</h3><div class="scroll"><table>'
         f"<tr>{''.join(head)}</tr>{''.join(lines)}</table>{notes}</div>"
     )
 
@@ -152,6 +182,11 @@ def _rows(store: Store) -> list[Row]:
     rows = store.rows()
     if not rows:
         raise ValueError(f"bench: the store {store.folder} holds no rows. Fill it with `lowchurn bench run`.")
+    if all(row["status"] != FINISHED for row in rows):
+        raise ValueError(
+            f"bench: no row of the store {store.folder} is finished; the first of {len(rows)} {rows[0]['status']}. "
+            "Remove the cause and run again with --retry-failed."
+        )
     return rows
 
 

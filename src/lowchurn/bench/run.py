@@ -121,13 +121,14 @@ def run(
             created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             short = sum(bool(row.pop("left_out")) for row in rows)
             added = store.append(row | {"version": version, "created": created} for row in rows)
-            failed = sum(row["status"] != FINISHED for row in rows)
+            reasons = [row["status"] for row in rows if row["status"] != FINISHED]
+            failed = len(reasons)
             counts["new"] += added
             counts["failed"] += failed
             tell(
                 f"{seconds:8.1f} s  {one.data.name} {one.protocol.network} {one.protocol.initial}: "
                 f"{len(one.wanted)} trials, {one.models} models, {added} rows"
-                + (f", {failed} failed" if failed else "")
+                + (f", {failed} {reasons[0]}" if failed else "")
                 + (f", {short} without members that failed" if short else "")
             )
 
@@ -238,9 +239,10 @@ def _block_size(data: Data, protocol: Protocol, models: int, on_gpu: bool, jobs:
 
 
 def _on_gpu(device: str) -> bool:
-    import torch
+    """Whether it is one; a device that is not there is refused before any model fails on it."""
+    from lowchurn.nets.train import _find_device
 
-    return torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
+    return _find_device(device).type == "cuda"
 
 
 def _give_back_memory() -> None:

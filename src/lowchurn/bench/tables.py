@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn.bench.datasets import BY_NAME
 from lowchurn.bench.paper import PaperTable, printed
 from lowchurn.bench.store import FINISHED, Row
 from lowchurn.metrics import churn_at_cold_accuracy, standard_error
@@ -24,6 +25,8 @@ METHODS = tuple(cls.name for cls in PAPER)
 # What must be the same in all rows of a table; the rest of a key is its rows, its methods and its trials.
 VARIANT = ("scale", "patience", "loss", "epochs_limit", "run_seed")
 PLACE = ("dataset", "network", "initial", "validation", "batch")
+LABELS = ("dataset", "network", "sizes")
+_ORDER = {name: i for i, name in enumerate(BY_NAME)}
 
 
 @dataclass(frozen=True)
@@ -146,13 +149,32 @@ def variant_name(variant: dict[str, Any]) -> str:
 
 
 def choose(rows: Iterable[Row], variant: dict[str, Any]) -> list[Row]:
-    """The rows of one variant; strategies without a choice of start belong to every start."""
-    return [
-        row
-        for row in rows
-        if all(row[name] == variant[name] for name in VARIANT)
-        and ("start=" not in row["setting"] or row["start"] == variant["start"])
-    ]
+    """The rows of one variant; strategies without a choice of start belong to every start.
+
+    They alone make no row of a table, though: a data set and network that ran from other starts only is left out.
+    """
+    starts: dict[tuple, set[str]] = {}
+    some = []
+    for row in rows:
+        if any(row[name] != variant[name] for name in VARIANT):
+            continue
+        chooses = "start=" in row["setting"]
+        if chooses:
+            starts.setdefault(_place(row), set()).add(row["start"])
+        if not chooses or row["start"] == variant["start"]:
+            some.append(row)
+    return [row for row in some if variant["start"] in starts.get(_place(row), {variant["start"]})]
+
+
+def _place(row: Row) -> tuple:
+    return tuple(row[name] for name in PLACE)
+
+
+def place_order(place: tuple) -> tuple:
+    """Sorts data sets as the paper does, others after them by name, and networks by size."""
+    dataset, network, *sizes = place
+    kind, _, size = network.rpartition("-")
+    return (_ORDER.get(dataset, len(_ORDER)), dataset, kind, int(size), *sizes)
 
 
 def averaged(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Averages:
@@ -164,8 +186,7 @@ def averages(rows: Iterable[Row]) -> Averages:
     """(data set, network, sizes) -> (strategy, setting) -> its average over trials."""
     groups: dict[tuple, dict[tuple[str, str], list[Row]]] = {}
     for row in rows:
-        place = tuple(row[name] for name in PLACE)
-        groups.setdefault(place, {}).setdefault((row["strategy"], row["setting"]), []).append(row)
+        groups.setdefault(_place(row), {}).setdefault((row["strategy"], row["setting"]), []).append(row)
     return {
         place: {setting: _average(some) for setting, some in settings.items()} for place, settings in groups.items()
     }
@@ -235,9 +256,8 @@ def cold_accuracy_table(
         cells = [at_cold_accuracy(settings, method) for method in methods]
         failed += sum(a.failed for (name, _), a in settings.items() if name in methods)
         short |= any(cell.trials and cell.trials < most for cell in cells)
-        whole = (place[0], place[1], "/".join(map(str, place[2:])))
-        lines.append((whole[:width], cells))
-    labels = ("dataset", "network", "sizes")[:width]
+        lines.append((_labels(place)[:width], cells))
+    labels = LABELS[:width]
     caption = table.caption if table else "All results under churn at cold accuracy metric"
     notes = []
     if failed:
@@ -249,9 +269,13 @@ def cold_accuracy_table(
     return Table(name, caption, labels, tuple(methods), lines, most, bold=_least, notes=notes)
 
 
+def _labels(place: tuple) -> tuple[str, ...]:
+    return place[0], place[1], "/".join(map(str, place[2:]))
+
+
 def _places(found: dict[tuple, Any], table: PaperTable | None) -> list[tuple]:
     if table is None:
-        return sorted(found)
+        return sorted(found, key=place_order)
     validation = 1000 if table.initial >= 10000 else 100
     places = [(d, n, table.initial, validation, 1000) for d in table.datasets for n in table.networks]
     # A data set or network of which nothing was run is left out; one of which something was run is shown.
@@ -269,6 +293,7 @@ def error_bands(rows: Iterable[Row] | Averages, variant: dict[str, Any], table: 
     """Standard errors of error and churn in percent, averaged over all settings of all methods."""
     found = averaged(rows, variant)
     lines = []
+    width = 3 if table is None else 2
     for place in _places(found, table):
         some = [a for a in found.get(place, {}).values() if a.trials > 1]
         trials = min((a.trials for a in some), default=0)
@@ -276,10 +301,10 @@ def error_bands(rows: Iterable[Row] | Averages, variant: dict[str, Any], table: 
             Cell(100 * float(np.mean([getattr(a, name) for a in some])) if some else None, trials)
             for name in ("accuracy_error", "churn_error")
         ]
-        lines.append((place[:2], cells))
+        lines.append((_labels(place)[:width], cells))
     caption = f"{table.caption if table else 'All results'}: mean standard errors in percent; {variant_name(variant)}"
     name = f"{table.name if table else 'all'}-errors"
-    return Table(name, caption, ("dataset", "network"), ("error", "churn"), lines, decimals=3)
+    return Table(name, caption, LABELS[:width], ("error", "churn"), lines, decimals=3)
 
 
 def win_counts(table: Table, paper: PaperTable | None = None) -> Table:
@@ -290,6 +315,9 @@ def win_counts(table: Table, paper: PaperTable | None = None) -> Table:
         for i in range(len(table.columns))
     ]
     notes = [f"{len(scored)} of {len(table.rows)} rows can be compared."]
+    few = sum(bool(_least(cells)) and any(0 < cell.trials < table.trials for cell in cells) for _, cells in table.rows)
+    if few:
+        notes.append(f"{few} of them from fewer than {table.trials} trials.")
     if paper is not None and paper.distill_best is not None:
         notes.append(f"The paper: distillation is best in {paper.distill_best:g} %.")
     caption = f"Share of rows, in percent, in which a method is best: {table.caption}"
@@ -316,18 +344,17 @@ def ablation_table(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> T
     """Churn at cold accuracy as the true label replaces the distilled one on more of the base's wrong rows."""
     found = averaged(rows, variant)
     lines: list[tuple[tuple[str, ...], list[Cell]]] = []
-    columns: list[float] = []
-    for place, settings in sorted(found.items()):
-        shares: dict[float, dict[tuple[str, str], Average]] = {}
+    by_share: dict[tuple, dict[float, dict[tuple[str, str], Average]]] = {}
+    for place, settings in found.items():
         for (name, setting), average in settings.items():
             if name == "anchor-to-distill":
                 share = float(dict(part.split("=") for part in setting.split(", "))["share"])
-                shares.setdefault(share, {})[name, setting] = average
-        cold = {key: a for key, a in settings.items() if key[0] == "cold"}
-        if shares:
-            columns = sorted(shares)
-            cells = [at_cold_accuracy(shares[s] | cold, "anchor-to-distill") for s in columns]
-            lines.append((place[:2], cells))
+                by_share.setdefault(place, {}).setdefault(share, {})[name, setting] = average
+    columns = sorted({share for shares in by_share.values() for share in shares})
+    for place in sorted(by_share, key=place_order):
+        cold = {key: a for key, a in found[place].items() if key[0] == "cold"}
+        cells = [at_cold_accuracy(by_share[place].get(s, {}) | cold, "anchor-to-distill") for s in columns]
+        lines.append((_labels(place)[:2], cells))
     caption = (
         "From distillation (0) to the anchor method (1): churn at cold accuracy in percent by the share of the base's "
         f"wrong rows that get the true label; {variant_name(variant)}"
