@@ -83,6 +83,48 @@ def test_retrain_writes_a_model_and_a_report(folder, table, tmp_path, lowchurn_c
     assert cold["churn_interval"] == list(model.frontier_[0].churn_interval)
 
 
+def test_a_dial_from_files(folder, table, tmp_path, lowchurn_cli):
+    result = lowchurn_cli(
+        "retrain", "--data", folder / "rows.parquet", "--target", "label", "--base", folder / "prod.skops",
+        "--max-churn", "0.1", "--new", "fresh", "--weight", "w", "--out", tmp_path / "next.skops",
+        "--strategies", "dial",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    rows = table.drop(columns="label")
+    before = lowchurn.load(folder / "prod.skops").predict(rows)
+    calmer, report = tmp_path / "calmer.skops", tmp_path / "report.json"
+    result = lowchurn_cli(
+        "dial", tmp_path / "next.skops", "--max-churn", "0.02", "--out", calmer, "--report", report
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "within hard churn 0.02" in result.stdout
+    changed = [(lowchurn.load(p).predict(rows) != before).mean() for p in (calmer, tmp_path / "next.skops")]
+    assert changed[0] < min(changed[1], 0.04)
+    assert json.loads(report.read_text())["parameters"]["max_churn"] == 0.02
+    again = lowchurn_cli("dial", calmer, "--max-churn", "0.1", "--out", tmp_path / "back.skops")
+    assert again.returncode == 0, again.stderr  # what was dialled can be dialled again
+    there_and_back, first = (lowchurn.load(tmp_path / name) for name in ("back.skops", "next.skops"))
+    np.testing.assert_array_equal(there_and_back.predict_proba(rows), first.predict_proba(rows))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.skops", "--max-churn", "0.02", "--out", "x.skops"], "nowhere.skops"),
+        (["plain.skops", "--max-churn", "0.02", "--out", "x.skops"], "there is no dial here"),
+        (["plain.skops", "--max-churn", "2", "--out", "plain.skops"], "another file"),
+    ],
+)
+def test_a_dial_of_files_that_have_none(folder, tmp_path, lowchurn_cli, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    lowchurn_cli("retrain", "--data", folder / "rows.csv", "--target", "label", "--out", "plain.skops",
+                 "--estimator", "logistic")  # fmt: skip
+    result = lowchurn_cli("dial", *arguments)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert not (tmp_path / "x.skops").exists()
+
+
 def test_a_first_training_has_no_base_and_mixed_columns_work(folder, table, tmp_path, lowchurn_cli):
     result = lowchurn_cli(
         "retrain", "--data", folder / "rows.csv", "--target", "label", "--out", tmp_path / "first.skops"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from lowchurn import __version__
 from lowchurn.bench.commands import bench_app, data_app
+
+if TYPE_CHECKING:
+    from lowchurn.retrain import Retrained
 
 app = typer.Typer(
     help="Retrain a classifier so that few of its decisions change, and prove it.",
@@ -126,6 +129,9 @@ def retrain(
     estimator: Annotated[str, typer.Option(help="base (train the same kind again), boosting or logistic.")] = "auto",
     select: Annotated[str, typer.Option(help="single or mixture.")] = "single",
     search: Annotated[str, typer.Option(help="auto (about three trainings) or grid.")] = "auto",
+    strategies: Annotated[
+        list[str] | None, typer.Option(help="dial, auto, or the name of a strategy; names may be repeated.")
+    ] = None,
     new: Annotated[str | None, typer.Option(help="Column that is true for rows the base has not seen.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column of row weights.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")] = None,
@@ -134,15 +140,51 @@ def retrain(
 ) -> None:
     """Retrain a model from files within a churn budget.
 
+    With --strategies dial or auto the whole dial is written, and `lowchurn dial` makes models for other budgets of it.
+
     Exit code 1: a certificate was asked for and not got; the report is written, the model is not.
     """
     from lowchurn.retrain import retrain_files
 
     columns = {"new": new, "weight": weight, "drop": drop or []}
-    options = {"max_churn": max_churn, "confidence": confidence, "select": select, "search": search}
     made = retrain_files(
-        data, target, out, base, report, estimator, columns, trust or [], random_state=seed, **options
-    )  # fmt: skip
+        data,
+        target,
+        out,
+        base,
+        report,
+        estimator,
+        columns,
+        trust or [],
+        random_state=seed,
+        max_churn=max_churn,
+        confidence=confidence,
+        select=select,
+        search=search,
+        strategies=strategies[0] if strategies is not None and len(strategies) == 1 else strategies,
+    )
+    _say(made, out)
+
+
+@app.command()
+def dial(
+    model: Annotated[Path, typer.Argument(help="What `lowchurn retrain --strategies dial` wrote.")],
+    max_churn: Annotated[float, typer.Option(help="Share of decisions that may change.")],
+    out: Annotated[Path, typer.Option(help="Where to write the model for this budget.")],
+    confidence: Annotated[float | None, typer.Option(help="Certify the budget; as retrained by default.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Where to write what was measured, as JSON.")] = None,
+    trust: Annotated[list[str] | None, typer.Option(help="Type that may be read; may be repeated.")] = None,
+) -> None:
+    """Make the model for another budget, at once and without training.
+
+    Exit code 1: a certificate was asked for and not got; the report is written, the model is not.
+    """
+    from lowchurn.retrain import dial_file
+
+    _say(dial_file(model, max_churn, out, confidence, report, trust or []), out)
+
+
+def _say(made: Retrained, out: Path) -> None:
     console = Console()
     console.print(f"{made.model.selection_}", highlight=False, soft_wrap=True)
     if made.model.certificate_ is not None:

@@ -20,6 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from lowchurn.checks import check_choice, unknown_name
 from lowchurn.estimator import LowChurnClassifier
 from lowchurn.estimator.base import find_base
+from lowchurn.estimator.saving import load, save
 from lowchurn.learners.base import extra_missing
 from lowchurn.persistence import write_whole
 
@@ -87,9 +88,7 @@ def retrain_files(
     (True, True)
     """
     check_choice(WHO, "estimator", estimator, ("auto", "base", "boosting", "logistic"))
-    for path in (out, report):
-        if path is not None and not Path(path).parent.is_dir():
-            raise ValueError(f"{WHO}: the folder of {str(path)!r} must exist. Make it first.")
+    _check_folders(out, report)
     table = read_table(data)
     roles = columns or {}
     for name in (target, roles.get("new"), roles.get("weight"), *roles.get("drop", [])):
@@ -106,10 +105,66 @@ def retrain_files(
     production = None if base is None else find_base(base, trusted or ())
     model = LowChurnClassifier(choose_estimator(estimator, production, X), base=production, **options)
     model.fit(X, y.astype(str) if y.dtype.kind == "O" else y, weight, new=new)
+    return _write(model, data, base, out, report)
+
+
+def dial_file(
+    path: str | Path,
+    max_churn: float,
+    out: str | Path,
+    confidence: float | None = None,
+    report: str | Path | None = None,
+    trusted: list[str] | None = None,
+) -> Retrained:
+    """Read a retrained model with its dial, choose for another budget, write the model and a report.
+
+    Parameters
+    ----------
+    path : path
+        What :func:`retrain_files` wrote with ``strategies="dial"`` or ``"auto"``, or ``save(..., dial=True)``.
+    max_churn, confidence
+        As in :meth:`~lowchurn.LowChurnClassifier.dial`.
+    out, report, trusted
+        As in :func:`retrain_files`; ``out`` holds the dial again.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from lowchurn import LowChurnClassifier
+    >>> from lowchurn.retrain import dial_file
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> base = make_pipeline(StandardScaler(), LogisticRegression(C=100)).fit(X[:60], y[:60])
+    >>> model = LowChurnClassifier(base=base, max_churn=0.05, strategies="dial").fit(X[:400], y[:400])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(f"{folder}/next.skops", dial=True)
+    ...     made = dial_file(f"{folder}/next.skops", max_churn=0.02, out=f"{folder}/calmer.skops")
+    >>> made.written, made.model.selection_.churn <= 0.02
+    (True, True)
+    """
+    _check_folders(out, report)
+    if Path(out).exists() and Path(out).samefile(path):
+        raise ValueError(f"dial: out must be another file than {str(path)!r}, which keeps its own budget.")
+    model = load(path, trusted or ()).dial(max_churn, confidence=confidence)
+    return _write(model, path, None, out, report)
+
+
+def _check_folders(*paths: str | Path | None) -> None:
+    for path in paths:
+        if path is not None and not Path(path).parent.is_dir():
+            raise ValueError(f"{WHO}: the folder of {str(path)!r} must exist. Make it first.")
+
+
+def _write(
+    model: Any, data: str | Path, base: str | Path | None, out: str | Path, report: str | Path | None
+) -> Retrained:
     certificate = model.certificate_
     written = certificate is None or certificate.certified
     if written:
-        model.save(out)
+        save(model, out, dial=None)
     if report is not None:
         write_whole(report, report_json(model, data, base, out if written else None))
     return Retrained(model, written)

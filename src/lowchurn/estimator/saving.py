@@ -41,8 +41,14 @@ ESTIMATORS = (
 KEPT = ("max_churn", "churn", "select", "search", "confidence", "validation_fraction", "n_jobs", "verbose")
 
 
-def save(model: Any, path: str | Path, dial: bool = False) -> None:
-    """Write a fitted LowChurnClassifier; the base goes along where it is a part of what is served, or of the dial."""
+def save(model: Any, path: str | Path, dial: bool | None = False) -> None:
+    """Write a fitted LowChurnClassifier; the base goes along where it is a part of what is served, or of the dial.
+
+    ``dial=None`` writes the dial where there is one that can be written.
+    """
+    if dial is None:
+        desk = getattr(model, "_desk", None)
+        dial = desk is not None and not dial_refused(desk)
     served: Served = model._served
     files: dict[str, bytes] = {}
     members: list[dict[str, Any]] = []
@@ -88,16 +94,13 @@ def _dial(model: Any, files: dict[str, bytes]) -> dict[str, Any]:
         raise ValueError(
             "save: there is no dial to write. Fit with strategies='dial' or 'auto', or save without dial=True."
         )
+    if refused := dial_refused(desk):
+        raise ValueError(f"save: {refused} Save without dial=True, once for each budget.")
     places: dict[int, Any] = {}
     used = {k for offer in desk.offers for k in offer.weights if k != BASE}
     for k in sorted(used | {m.mean for k in used if isinstance(m := desk.models[k], Dialled)}):
         part = desk.models[k]
         if isinstance(part, Dialled):
-            if part.needs_rows:
-                raise ValueError(
-                    "save: a dial with batch normalisation needs the training rows, which are not written. "
-                    "Save without dial=True, once for each budget."
-                )
             places[k] = {"mean": part.mean, "toward_base": part.toward_base.hex()}
         else:
             places[k] = _entry(files, f"dial/model{k}/", part)
@@ -124,6 +127,17 @@ def _dial(model: Any, files: dict[str, bytes]) -> dict[str, Any]:
         "trainings": desk.trainings,
         "rows": dict(desk.rows),
     }
+
+
+def dial_refused(desk: Desk) -> str:
+    """Why a dial cannot be written, in words; empty where it can."""
+    if any(isinstance(part, Dialled) and part.needs_rows for part in desk.models):
+        return "a dial with batch normalisation needs the training rows, which are not written."
+    try:
+        base_part(desk.base)
+    except ValueError as error:
+        return str(error).removeprefix("save: ")
+    return ""
 
 
 def _read_dial(about: dict[str, Any], files: dict[str, bytes], model: Any, trusted: Sequence[str]) -> Desk:
