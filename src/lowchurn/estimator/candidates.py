@@ -94,19 +94,19 @@ class Ruler:
         churn = float(np.average(values, weights=self.weights))
         base_right, right = self.base_decisions == self.y, self.errors(proba) == 0
         accuracy = 1 - self.error(proba)
-        return Candidate(
-            candidate.strategy,
-            candidate.setting,
+        broken = float(np.average(base_right & ~right, weights=self.weights))
+        fixed = float(np.average(right & ~base_right, weights=self.weights))
+        return dataclasses.replace(
+            candidate,
             risk=self.risk(proba),
             accuracy=accuracy,
             churn=churn,
-            broken=float(np.average(base_right & ~right, weights=self.weights)),
+            broken=broken,
+            fixed=fixed,
             accuracy_interval=share_interval(accuracy, self.weights),
             churn_interval=share_interval(churn, self.weights) if self.hard else mean_interval(values, self.weights),
-            status=candidate.status,
-            seconds=candidate.seconds,
-            fixed=float(np.average(right & ~base_right, weights=self.weights)),
-            dial=candidate.dial,
+            broken_interval=share_interval(broken, self.weights),
+            fixed_interval=share_interval(fixed, self.weights),
         )
 
 
@@ -361,7 +361,7 @@ class Trials:
         if served is not None and self.ruler is not None:
             try:
                 proba = self.proba(served)
-                row = dataclasses.replace(self.ruler.measure(row, proba), reason=reason)
+                row = self.ruler.measure(row, proba)
             except (ValueError, TypeError, NotFittedError) as error:
                 if not self.frontier:
                     raise

@@ -28,7 +28,7 @@ class Candidate:
     accuracy, churn, broken : float
         Shares of rows: decided rightly; decided differently from the base (mean divergence for soft churn);
         right in the base and wrong here.
-    accuracy_interval, churn_interval : (float, float)
+    accuracy_interval, churn_interval, broken_interval, fixed_interval : (float, float)
         95 % intervals.
     status : {"trained", "kept", "failed", "skipped"}
         Skipped: the learner cannot do it. Kept: the base itself.
@@ -61,6 +61,8 @@ class Candidate:
     seconds: float = NAN
     fixed: float = NAN
     dial: float = NAN
+    broken_interval: tuple[float, float] = NO_INTERVAL
+    fixed_interval: tuple[float, float] = NO_INTERVAL
 
     @property
     def name(self) -> str:

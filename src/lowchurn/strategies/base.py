@@ -43,7 +43,14 @@ TENTHS = tuple(round(0.1 * k, 1) for k in range(1, 10))
 
 @dataclass(frozen=True)
 class Group:
-    """Trainings by one strategy that differ in their seed alone: member j has ``member_seed(seed, j)``."""
+    """Trainings by one strategy that differ in their seed alone: member j has ``member_seed(seed, j)``.
+
+    Examples
+    --------
+    >>> from lowchurn.strategies import Soup
+    >>> Soup(members=4).blend.group
+    Group(strategy=WarmStart(), count=4)
+    """
 
     strategy: Strategy
     count: int
@@ -51,7 +58,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Blend:
-    """``(1 - base)`` of the mean of a group's models and ``base`` of the base, in weights or in probabilities."""
+    """``(1 - base)`` of the mean of a group's models and ``base`` of the base, in weights or in probabilities.
+
+    Examples
+    --------
+    >>> from lowchurn.strategies import ServedMixture
+    >>> ServedMixture(members=2, lam=0.7).blend
+    Blend(group=Group(strategy=ColdStart(), count=2), of='proba', base=0.3)
+    """
 
     group: Group
     of: Literal["weights", "proba"]
