@@ -103,7 +103,7 @@ def true_churn(model):
     return SHARES[model.predict(np.eye(CELLS)) != (BEFORE > 0.5)].sum()
 
 
-def draw_and_fit(seed, budget, n=1200):
+def draw_and_fit(seed, budget, strategies, n=1200):
     rng = np.random.default_rng(seed)
     cell = rng.choice(CELLS, size=n, p=SHARES)
     y = (rng.uniform(size=n) < TRUTH[cell]).astype(int)
@@ -113,14 +113,14 @@ def draw_and_fit(seed, budget, n=1200):
         max_churn=budget,
         confidence=0.9,
         random_state=seed,
-        strategies=[Distill],
+        strategies=strategies,
     )
     return model.fit(np.eye(CELLS)[cell], y)
 
 
-def coverage(draws):
+def coverage(draws, strategies):
     budget = 0.1
-    fitted = [draw_and_fit(seed, budget) for seed in range(draws)]
+    fitted = [draw_and_fit(seed, budget, strategies) for seed in range(draws)]
     certified = [m for m in fitted if m.certificate_.certified]
     wrong = sum(true_churn(m) > budget for m in certified)
     assert len(certified) > 0.5 * draws  # a certificate that is never given proves nothing
@@ -128,11 +128,13 @@ def coverage(draws):
 
 
 @pytest.mark.filterwarnings("ignore:LowChurnClassifier")
-def test_certified_budgets_hold_in_a_closed_form_world():
-    coverage(60)
+@pytest.mark.parametrize("strategies", [[Distill], "dial"], ids=["distill", "dial"])
+def test_certified_budgets_hold_in_a_closed_form_world(strategies):
+    coverage(60, strategies)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:LowChurnClassifier")
-def test_certified_budgets_hold_over_500_draws():
-    coverage(500)
+@pytest.mark.parametrize("strategies", [[Distill], "dial"], ids=["distill", "dial"])
+def test_certified_budgets_hold_over_500_draws(strategies):
+    coverage(500, strategies)

@@ -18,8 +18,27 @@ def _retrains(start: Start, count: int) -> Group:
     return Group(WarmStart() if start == "warm" else ColdStart(), count)
 
 
+class _TowardBase(Strategy):
+    """Weights of retrains that start from the base, moved toward it."""
+
+    toward_base: float  # not a field here, so that a strategy's own parameters come first
+    grid: ClassVar[dict[str, tuple[float, ...]]] = {"toward_base": DIAL}
+    neutral: ClassVar[dict[str, Any] | None] = None
+
+    def __post_init__(self) -> None:
+        self._check_unit("toward_base")
+
+    @property
+    def base_share(self) -> float:
+        return 1.0
+
+    @property
+    def dial(self) -> float:
+        return self.toward_base
+
+
 @dataclass(frozen=True)
-class Soup(Strategy):
+class Soup(_TowardBase):
     """Average the weights of retrains that all start from the base, then move toward it.
 
     ``theta = (1 - toward_base) * mean(members) + toward_base * base``: one network is served, and all settings come
@@ -44,28 +63,18 @@ class Soup(Strategy):
     members: int = 8
     toward_base: float = 0.0
     name: ClassVar[str] = "soup"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"toward_base": DIAL}
-    neutral: ClassVar[dict[str, Any] | None] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._check_count("members")
-        self._check_unit("toward_base")
-
-    @property
-    def base_share(self) -> float:
-        return 1.0
 
     @property
     def blend(self) -> Blend:
         return Blend(_retrains("warm", self.members), "weights", self.toward_base)
 
-    @property
-    def dial(self) -> float:
-        return self.toward_base
-
 
 @dataclass(frozen=True)
-class Interpolate(Strategy):
+class Interpolate(_TowardBase):
     """One retrain from the base's weights, moved back toward them: a :class:`Soup` of one member.
 
     The dial at no cost but a warm start's (WiSE-FT, Wortsman et al., 2022). A linear model's optimum does not depend
@@ -85,23 +94,10 @@ class Interpolate(Strategy):
 
     toward_base: float = 0.0
     name: ClassVar[str] = "interpolate"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"toward_base": DIAL}
-    neutral: ClassVar[dict[str, Any] | None] = None
-
-    def __post_init__(self) -> None:
-        self._check_unit("toward_base")
-
-    @property
-    def base_share(self) -> float:
-        return 1.0
 
     @property
     def blend(self) -> Blend:
         return Blend(_retrains("warm", 1), "weights", self.toward_base)
-
-    @property
-    def dial(self) -> float:
-        return self.toward_base
 
 
 @dataclass(frozen=True)
