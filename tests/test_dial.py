@@ -385,3 +385,34 @@ def test_members_have_seeds_of_their_own_even_where_the_estimator_fixes_one():
     seeds = [learner.prepared(Job(np.eye(3), member=j)).random_state for j in range(3)]
     assert seeds[0] == 3
     assert len(set(seeds)) == 3
+
+
+def test_releases_follow_each_other_and_a_mixture_that_became_the_base_is_saved(tmp_path):
+    """Trees dial probabilities, so each release serves the one before: nothing may be lost on the way to the file."""
+    production = copy.deepcopy(FOREST).fit(X[:800], Y[:800])
+    for release in range(3):
+        seen, rows = 800 * (release + 1), slice(0, 800 * (release + 2))
+        model = LowChurnClassifier(FOREST, base=production, strategies="dial", max_churn=0.04, random_state=0)
+        model.fit(X[rows], Y[rows], new=np.arange(rows.stop) >= seen)
+        model.save(tmp_path / f"{release}.skops", dial=True)
+        again = lowchurn.load(tmp_path / f"{release}.skops")
+        np.testing.assert_array_equal(again.predict_proba(X[UNSEEN]), model.predict_proba(X[UNSEEN]))
+        np.testing.assert_array_equal(
+            again.dial(0.02).predict_proba(X[UNSEEN]), model.dial(0.02).predict_proba(X[UNSEEN])
+        )
+        churn = np.mean(again.predict(X[UNSEEN]) != production.predict(X[UNSEEN]))
+        assert 0 < churn < 0.06
+        production = again
+    assert len(production._served.weights) == 2  # a retrain, and the mixture before it
+
+
+def test_a_network_follows_a_soup_with_one_model_each_time(tmp_path):
+    production = copy.deepcopy(NETWORK).fit(X[:800], Y[:800])
+    for release in range(2):
+        seen, rows = 800 * (release + 1), slice(0, 800 * (release + 2))
+        model = LowChurnClassifier(base=production, strategies="dial", max_churn=0.04, random_state=0)
+        model.fit(X[rows], Y[rows], new=np.arange(rows.stop) >= seen)
+        assert {c.strategy for c in model.frontier_} == {"cold", "soup"}
+        assert model.model_ is not None
+        model.save(tmp_path / "next.skops")
+        production = lowchurn.load(tmp_path / "next.skops")

@@ -57,6 +57,15 @@ class Served:
         """Probabilities of one member."""
         return np.asarray(self.base.proba(X) if k == BASE else self.models[k].proba(X))
 
+    def decisions(self, X: Any) -> np.ndarray:
+        """The likeliest class of each row as an index; where the base alone is served, what it decides itself."""
+        if list(self.weights) == [BASE]:
+            # These need not be those of its largest probability.
+            decided = np.asarray(self.base.decisions(X))
+            if (decided >= 0).all():
+                return decided
+        return self.proba(X).argmax(axis=1)
+
     def proba(self, X: Any) -> np.ndarray:
         # Summed in the order in which it was measured, so that the very same numbers are served.
         return weighted({k: self.part(k, X) for k in self.weights}, self.weights)

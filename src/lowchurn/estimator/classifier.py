@@ -25,7 +25,7 @@ from sklearn.utils.validation import (
 
 from lowchurn.checks import check_choice, check_number
 from lowchurn.estimator.base import WHO, Base, GivenBase, find_base, start_of
-from lowchurn.estimator.candidates import BASE, Ruler, Trained, Trials, takes_nan
+from lowchurn.estimator.candidates import Ruler, Trained, Trials, takes_nan
 from lowchurn.estimator.choose import (
     Desk,
     Offer,
@@ -390,16 +390,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class of each row."""
         check_is_fitted(self)
-        if self._keeps_base:
-            # The base's own decisions, which need not be those of its largest probability.
-            decisions = self._served.base.decisions(self._check_new_rows(X))
-            if (decisions >= 0).all():
-                return np.asarray(self.classes_[decisions])
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
-
-    @property
-    def _keeps_base(self) -> bool:
-        return hasattr(self, "_served") and list(self._served.weights) == [BASE]
+        return np.asarray(self.classes_[self._served.decisions(self._check_new_rows(X))])
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""

@@ -51,22 +51,19 @@ def save(model: Any, path: str | Path, dial: bool | None = False) -> None:
         dial = desk is not None and not dial_refused(desk)
     served: Served = model._served
     files: dict[str, bytes] = {}
-    members: list[dict[str, Any]] = []
-    for k, weight in served.weights.items():
-        part = base_part(served.base) if k == BASE else served.models[k]
-        folder = f"model{len(members)}/"
-        members.append({"weight": float(weight).hex(), "base": k == BASE} | _entry(files, folder, part))
+    members = _members(files, "", served)
     files["estimator.skops"] = RowsLearner.save(_unfitted(model._estimator))["model.skops"]
     parameters = {name: getattr(model, name) for name in KEPT}
     if isinstance(model.random_state, int):
         parameters["random_state"] = model.random_state
     if isinstance(model.proper_score, str):
         parameters["proper_score"] = model.proper_score
+    if isinstance(model.strategies, str):
+        parameters["strategies"] = model.strategies
     about = {
         "format": FORMAT,
         "members": members,
-        "classes": model.classes_.tolist(),
-        "dtype": "O" if model.classes_.dtype.kind == "O" else model.classes_.dtype.str,
+        **_classes_as_text(model.classes_),
         "n_features_in": int(model.n_features_in_),
         "feature_names_in": list(map(str, getattr(model, "feature_names_in_", []))) or None,
         "parameters": parameters,
@@ -76,6 +73,33 @@ def save(model: Any, path: str | Path, dial: bool | None = False) -> None:
         "dial": _dial(model, files) if dial else None,
     }
     write_archive(path, about, files)
+
+
+def _classes_as_text(classes: np.ndarray) -> dict[str, Any]:
+    return {"classes": classes.tolist(), "dtype": "O" if classes.dtype.kind == "O" else classes.dtype.str}
+
+
+def _members(files: dict[str, bytes], folder: str, served: Served) -> list[dict[str, Any]]:
+    """Write every model that is served, the base among them; what is needed to read them again, in their order."""
+    members: list[dict[str, Any]] = []
+    for k, weight in served.weights.items():
+        inside = f"{folder}model{len(members)}/"
+        entry = _base_entry(files, inside, served.base) if k == BASE else _entry(files, inside, served.models[k])
+        members.append({"weight": float(weight).hex(), "base": k == BASE} | entry)
+    return members
+
+
+def _base_entry(files: dict[str, bytes], folder: str, base: Base) -> dict[str, Any]:
+    """Write a base: one model, or the mixture that an earlier release serves."""
+    mixture = getattr(base.served, "_served", None)
+    if mixture is None:
+        return _entry(files, folder, base_part(base))
+    features = getattr(base.served, "feature_names_in_", None)
+    return {
+        "mixture": _members(files, folder, mixture),
+        **_classes_as_text(mixture.classes),
+        "features": None if features is None else list(map(str, features)),
+    }
 
 
 def _entry(files: dict[str, bytes], folder: str, part: Any) -> dict[str, Any]:
@@ -104,7 +128,7 @@ def _dial(model: Any, files: dict[str, bytes]) -> dict[str, Any]:
             places[k] = {"mean": part.mean, "toward_base": part.toward_base.hex()}
         else:
             places[k] = _entry(files, f"dial/model{k}/", part)
-    base = _entry(files, "dial/base/", base_part(desk.base))
+    base = _base_entry(files, "dial/base/", desk.base)
     if desk.changes is not None:
         text = io.BytesIO()
         np.save(text, np.stack(desk.changes), allow_pickle=False)
@@ -134,7 +158,7 @@ def dial_refused(desk: Desk) -> str:
     if any(isinstance(part, Dialled) and part.needs_rows for part in desk.models):
         return "a dial with batch normalisation needs the training rows, which are not written."
     try:
-        base_part(desk.base)
+        _base_entry({}, "", desk.base)
     except ValueError as error:
         return str(error).removeprefix("save: ")
     return ""
@@ -142,7 +166,7 @@ def dial_refused(desk: Desk) -> str:
 
 def _read_dial(about: dict[str, Any], files: dict[str, bytes], model: Any, trusted: Sequence[str]) -> Desk:
     classes = model.classes_
-    base = _base_from(about["base"], _member(about["base"], files, trusted), classes)
+    base = _read_base(about["base"], files, classes, trusted)
     learner = learner_for(take_apart(model._estimator)[1], classes)
     models: dict[int, Trained | Dialled] = {}
     for k, entry in about["models"]:
@@ -179,9 +203,50 @@ def _read_dial(about: dict[str, Any], files: dict[str, bytes], model: Any, trust
     )
 
 
-def _base_from(entry: dict[str, Any], part: Behind, classes: np.ndarray) -> Base:
+def _read_base(entry: dict[str, Any], files: dict[str, bytes], classes: np.ndarray, trusted: Sequence[str]) -> Base:
+    if "mixture" in entry:
+        own = np.asarray(entry["classes"], dtype=entry["dtype"])
+        return Base(Mixture(_read_members(entry["mixture"], files, own, trusted), entry["features"]), classes)
+    part = _member(entry, files, trusted)
     whole = part.preprocessing is None and entry["learner"] == "rows"
     return Base(part.model if whole else part, classes)
+
+
+def _read_members(
+    entries: Sequence[dict[str, Any]], files: dict[str, bytes], classes: np.ndarray, trusted: Sequence[str]
+) -> Served:
+    """What :func:`_members` wrote. Members keep their order, so that sums are the same to the last bit."""
+    weights: dict[int, float] = {}
+    models: dict[int, Trained | Dialled] = {}
+    base = None
+    for k, entry in enumerate(entries):
+        weights[BASE if entry["base"] else k] = float.fromhex(entry["weight"])
+        if entry["base"]:
+            base = _read_base(entry, files, classes, trusted)
+        else:
+            part = _member(entry, files, trusted)
+            models[k] = Trained(part.preprocessing, part.model, classes)
+    return Served(weights, base, models, classes)
+
+
+class Mixture:
+    """A mixture that an earlier release serves, read from a file: a base like any other."""
+
+    def __init__(self, served: Served, features: Any = None) -> None:
+        self._served = served
+        self.classes_ = served.classes
+        if features is not None:
+            self.feature_names_in_ = np.asarray(features, dtype=object)
+
+    @property
+    def _single(self) -> Trained | None:
+        return self._served.single
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        return self._served.proba(X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        return np.asarray(self.classes_[self._served.decisions(X)])
 
 
 def _unfitted(estimator: Any) -> Any:
@@ -194,15 +259,14 @@ def _unfitted(estimator: Any) -> Any:
 
 
 def base_part(base: Base) -> Behind:
-    """The base as something that has files; a function has none, and neither has a mixture."""
+    """The base as something that has files; a function has none."""
     served = base.served
     if isinstance(served, Behind):
         return served
-    if hasattr(served, "_served") or not isinstance(served, BaseEstimator):
+    if not isinstance(served, BaseEstimator):
         raise ValueError(
-            f"save: the base is a part of what is served, and a {type(base.model).__name__} "
-            f"{'that serves a mixture ' if hasattr(served, '_served') else ''}cannot be written to this file. "
-            "Give the base as one fitted estimator, or serve a single trained model."
+            f"save: the base is a part of what is served, and a {type(base.model).__name__} cannot be written to this "
+            "file. Give the base as one fitted estimator, or serve a single trained model."
         )
     if isinstance(served, Pipeline) and any(own.saves(served[-1]) for own in ALL if own is not RowsLearner):
         # Its last step has files of its own kind; the names of its columns go along.
@@ -256,15 +320,7 @@ def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:
     model.n_features_in_ = about["n_features_in"]
     if about["feature_names_in"] is not None:
         model.feature_names_in_ = np.asarray(about["feature_names_in"], dtype=object)
-    members = [_member(entry, files, trusted) for entry in about["members"]]
-    # Members keep their order, so that sums are the same to the last bit.
-    weights, base, models = {}, None, []
-    for k, (entry, part) in enumerate(zip(about["members"], members, strict=True)):
-        models.append(Trained(part.preprocessing, part.model, model.classes_))
-        weights[BASE if entry["base"] else k] = float.fromhex(entry["weight"])
-        if entry["base"]:
-            base = _base_from(entry, part, model.classes_)
-    model._served = Served(weights, base, models, model.classes_)
+    model._served = _read_members(about["members"], files, model.classes_, trusted)
     model.selection_ = Selection(**about["selection"])
     model.frontier_ = Frontier(Candidate(**_tuples(row)) for row in about["frontier"])
     certificate = about["certificate"]
