@@ -100,7 +100,23 @@ def write_figures(store: Store, out: Path) -> list[tuple[str, Path]]:
             if chart is not None:
                 where = out / f"dial-{network}-{variant_name(variant)}"
                 made.append((variant_name(variant), figures.save(chart, where)[0]))
+    made += _compared(rows, out)
     return made
+
+
+def _compared(rows: list[Row], out: Path) -> Iterator[tuple[str, Path]]:
+    """The soup beside distillation, raw and scaled features in one figure, which stands with the first of them."""
+    from lowchurn.bench import figures
+
+    kinds: dict[tuple, list[dict[str, Any]]] = {}
+    for variant in dial_variants(rows):
+        kinds.setdefault(tuple(value for name, value in variant.items() if name != "scale"), []).append(variant)
+    for some in kinds.values():
+        for network in sorted({row["network"] for row in rows if row["strategy"] == "soup"}):
+            chart = figures.compared_figure(rows, some, network)
+            if chart is not None:
+                name = variant_name(some[0])
+                yield name, figures.save(chart, out / f"dial-compared-{network}-{name}")[0]
 
 
 def write_report(store: Store, out: Path) -> Path:
