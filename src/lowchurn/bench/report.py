@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lowchurn.bench.dial import dial_tables, dial_variants
+from lowchurn.bench.dial import BOTH, dial_tables, dial_variants
 from lowchurn.bench.paper import TABLES
 from lowchurn.bench.store import FINISHED, Row, Store
 from lowchurn.bench.tables import (
@@ -126,7 +126,7 @@ def write_report(store: Store, out: Path) -> Path:
     pictures = write_figures(store, out / "figures")
     failed = [row for row in rows if row["status"] != FINISHED]
     parts = [
-        f"<p>{len(rows):,} trained models, {len(failed):,} of them failed; made by "
+        f"<p>{len(rows):,} rows, one for each setting and trial, {len(failed):,} of them failed; made by "
         f"{_words(rows, 'version')} on {_words(rows, 'device')}.</p>"
     ]
     if failed:
@@ -169,7 +169,8 @@ def _link(anchor: str, text: str) -> str:
 
 def _in_words(variant: dict[str, Any]) -> str:
     features = "standardised" if variant["scale"] else "raw"
-    start = {"warm": "the base's weights", "cold": "fresh weights"}.get(variant["start"], variant["start"])
+    starts = {"warm": "the base's weights", "cold": "fresh weights", BOTH: "where they do better, fresh or the base's"}
+    start = starts.get(variant["start"], variant["start"])
     return html.escape(
         f"{features} features; mixup, label smoothing, co-distillation, anchor and distillation start from {start}; "
         f"patience {variant['patience']}, {variant['loss']} loss, at most {variant['epochs_limit']} epochs, "
