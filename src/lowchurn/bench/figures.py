@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn import charts
-from lowchurn.bench.dial import along_the_dial
+from lowchurn.bench.dial import along_the_dial, dial_table
 from lowchurn.bench.store import Row
 from lowchurn.bench.tables import (
     METHODS,
@@ -231,6 +231,74 @@ def dial_figure(rows: Iterable[Row], variant: dict[str, Any], network: str | Non
         _faceted(alt, panels, points),
         ", ".join([*words, "standardised features" if variant["scale"] else "raw features"]),
     )
+
+
+# A column of the evidence, its name for somebody who has read nothing, and its mark.
+COMPARED = {
+    "cold": ("plain retrain, from scratch", "#999999", "square"),
+    "distill": ("distillation (the paper)", "#D55E00", "triangle-up"),
+    "soup": ("soup on its dial", "#0072B2", "circle"),
+}
+
+
+def compared_points(rows: Iterable[Row], variants: list[dict[str, Any]], network: str) -> list[dict[str, Any]]:
+    """Churn at cold accuracy in percent of a plain retrain, distillation and the soup, for each data set."""
+    points = []
+    for variant in variants:
+        table = dial_table(rows, variant, network)
+        if not set(COMPARED) <= set(table.columns):
+            continue
+        features = "standardised features" if variant["scale"] else "raw features"
+        for labels, cells in table.rows:
+            for column, (name, _, _) in COMPARED.items():
+                value = cells[table.columns.index(column)].value
+                if value is not None:
+                    point = {"where": features, "dataset": labels[0], "method": name}
+                    points.append(point | {"churn": _number(value)})
+    return points
+
+
+def compared_figure(rows: Iterable[Row], variants: list[dict[str, Any]], network: str) -> Any | None:
+    """What an update changes under three methods at the same accuracy, a line a data set; None without a soup.
+
+    The scale is logarithmic. What has no setting as accurate as a plain retrain stands hollow at the right edge, where
+    nobody takes it for a low churn; a churn of zero stands at the left one.
+    """
+    points = compared_points(rows, variants, network)
+    if not points:
+        return None
+    alt = charts.altair()
+    above = [point["churn"] for point in points if point["churn"]]
+    low, high = min(above, default=1.0) / 1.3, max(above, default=1.0) * 1.2
+    names = [name for name, _, _ in COMPARED.values()]
+    for point in points:
+        point["defined"] = point["churn"] is not None
+        point["shown"] = (point["churn"] or low) if point["defined"] else high * 1.3 ** names.index(point["method"])
+    if not all(point["defined"] for point in points):
+        high *= 2
+    order = sorted({point["dataset"] for point in points}, key=lambda name: place_order((name, network)))
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    x = alt.X("shown:Q", scale=scale, title="decisions that change, % (logarithmic)")
+    x.axis = alt.Axis(values=[0.1, 0.2, 0.3, 0.5, 1, 2, 3, 5, 10, 20, 30, 50], format="~g")
+    y = alt.Y("dataset:N", sort=order, title=None)
+    colour = alt.Color("method:N", title=None, sort=names, scale=alt.Scale(domain=names, range=_marks(1)))
+    shape = alt.Shape("method:N", title=None, sort=names, scale=alt.Scale(domain=names, range=_marks(2)))
+    chart = alt.Chart(alt.Data(values=points))
+    spans = chart.transform_filter("datum.defined").mark_rule(color="#cccccc", strokeWidth=2.5)
+    spans = spans.encode(y=y, x=alt.X("min(shown):Q", scale=scale), x2="max(shown):Q")
+    marks = chart.transform_filter("datum.defined").mark_point(filled=True, size=80, opacity=1)
+    hollow = chart.transform_filter("!datum.defined").mark_point(filled=False, size=80, strokeWidth=1.8)
+    layers = [spans, *(some.encode(x=x, y=y, color=colour, shape=shape) for some in (marks, hollow))]
+    where = alt.Facet("where:N", sort=list(dict.fromkeys(point["where"] for point in points)), title=None)
+    panels = alt.layer(*layers).properties(width=300, height=19 * len(order)).facet(where, columns=2)
+    words = [f"Each as accurate on average as a plain retrain, {network}. Further left is better."]
+    if not all(point["defined"] for point in points):
+        words.append("Hollow, at the right edge: no setting is accurate enough.")
+    return charts.styled(panels, {"text": "How many decisions an update changes", "subtitle": words})
+
+
+def _marks(which: int) -> list[str]:
+    return [mark[which] for mark in COMPARED.values()]
 
 
 def save(chart: Any, path: Path) -> list[Path]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lowchurn.bench.dial import dial_tables, dial_variants
+from lowchurn.bench.dial import BOTH, dial_tables, dial_variants
 from lowchurn.bench.paper import TABLES
 from lowchurn.bench.store import FINISHED, Row, Store
 from lowchurn.bench.tables import (
@@ -100,7 +100,23 @@ def write_figures(store: Store, out: Path) -> list[tuple[str, Path]]:
             if chart is not None:
                 where = out / f"dial-{network}-{variant_name(variant)}"
                 made.append((variant_name(variant), figures.save(chart, where)[0]))
+    made += _compared(rows, out)
     return made
+
+
+def _compared(rows: list[Row], out: Path) -> Iterator[tuple[str, Path]]:
+    """The soup beside distillation, raw and scaled features in one figure, which stands with the first of them."""
+    from lowchurn.bench import figures
+
+    kinds: dict[tuple, list[dict[str, Any]]] = {}
+    for variant in dial_variants(rows):
+        kinds.setdefault(tuple(value for name, value in variant.items() if name != "scale"), []).append(variant)
+    for some in kinds.values():
+        for network in sorted({row["network"] for row in rows if row["strategy"] == "soup"}):
+            chart = figures.compared_figure(rows, some, network)
+            if chart is not None:
+                name = variant_name(some[0])
+                yield name, figures.save(chart, out / f"dial-compared-{network}-{name}")[0]
 
 
 def write_report(store: Store, out: Path) -> Path:
@@ -110,7 +126,7 @@ def write_report(store: Store, out: Path) -> Path:
     pictures = write_figures(store, out / "figures")
     failed = [row for row in rows if row["status"] != FINISHED]
     parts = [
-        f"<p>{len(rows):,} trained models, {len(failed):,} of them failed; made by "
+        f"<p>{len(rows):,} rows, one for each setting and trial, {len(failed):,} of them failed; made by "
         f"{_words(rows, 'version')} on {_words(rows, 'device')}.</p>"
     ]
     if failed:
@@ -153,7 +169,8 @@ def _link(anchor: str, text: str) -> str:
 
 def _in_words(variant: dict[str, Any]) -> str:
     features = "standardised" if variant["scale"] else "raw"
-    start = {"warm": "the base's weights", "cold": "fresh weights"}.get(variant["start"], variant["start"])
+    starts = {"warm": "the base's weights", "cold": "fresh weights", BOTH: "where they do better, fresh or the base's"}
+    start = starts.get(variant["start"], variant["start"])
     return html.escape(
         f"{features} features; mixup, label smoothing, co-distillation, anchor and distillation start from {start}; "
         f"patience {variant['patience']}, {variant['loss']} loss, at most {variant['epochs_limit']} epochs, "
