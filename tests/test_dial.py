@@ -303,6 +303,8 @@ def test_bad_input_of_the_dial():
     with pytest.raises(ValueError, match="Did you mean 'dial'"):
         LowChurnClassifier(LINEAR, base=model.base, strategies="dail").fit(X[BOTH], Y[BOTH])
     assert model.max_churn == 0.02  # dialling leaves the model as it is
+    with pytest.warns(UserWarning, match="held-out rows are few for max_churn=0.0005"):
+        model.dial(0.0005)
 
 
 @pytest.mark.parametrize("kind", ["linear", "network", "forest"])

@@ -220,7 +220,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             seed=self._seed() or 0,
         )
         ruler = self._ruler(known, X, index, rows.choose)
-        warn_of_few_rows(ruler, self.max_churn)
+        warn_of_few_rows(ruler.terms, self.max_churn)
         later = self.strategies is None or (isinstance(self.strategies, str) and self.strategies in SPECIAL)
         fixed, families = resolve([] if later else self.strategies, self.search)
         needed = dict.fromkeys(one for strategy in fixed for one in trainings(strategy))
@@ -342,6 +342,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 f"{WHO}: confidence needs rows that nothing else has seen, and this model was fitted without. "
                 "Fit with confidence=."
             )
+        warn_of_few_rows(desk.terms, max_churn)
         picked, rule, other.certificate_ = desk.pick(max_churn, other.confidence)
         if other.certificate_ is not None and not other.certificate_.certified:
             warnings.warn(f"{WHO}: {other.certificate_}", stacklevel=2)

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils import _safe_indexing
 
 from lowchurn.estimator.base import WHO, Base, GivenBase
-from lowchurn.estimator.candidates import Ruler, Trials
+from lowchurn.estimator.candidates import Terms, Trials
 
 
 def warn_of_seen_rows(trials: Trials, said: bool) -> None:
@@ -33,11 +33,11 @@ def warn_of_seen_rows(trials: Trials, said: bool) -> None:
         )
 
 
-def warn_of_few_rows(ruler: Ruler, budget: float | None) -> None:
+def warn_of_few_rows(terms: Terms, budget: float | None) -> None:
     """Where one changed row is above the budget, the budget cannot be seen."""
-    if budget is not None and ruler.hard and ruler.weights.sum() * budget < 1:
+    if budget is not None and terms.hard and terms.rows * budget < 1:
         warnings.warn(
-            f"{WHO}: {ruler.weights.sum():.0f} held-out rows are few for max_churn={budget:g}: one changed "
+            f"{WHO}: {terms.rows:.0f} held-out rows are few for max_churn={budget:g}: one changed "
             "row is above the budget. Give more rows or raise validation_fraction.",
             stacklevel=3,
         )
