@@ -379,7 +379,7 @@ def main():
         begin = time.perf_counter()
         found = Parallel(n_jobs=args.jobs, verbose=0)(delayed(work)(*job) for job in jobs)
         rows = pd.DataFrame([row for some in found for row in some])
-        say(f"{len(jobs)} jobs, {args.jobs} at a time, in {time.perf_counter() - begin:.0f} seconds.")
+        say(f"{len(jobs)} jobs, {args.jobs} at a time, in {time.perf_counter() - begin:.0f} seconds.", "")
         if args.out:
             args.out.mkdir(parents=True, exist_ok=True)
             rows.to_csv(args.out / f"{work.__name__}.csv", index=False)
