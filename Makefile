@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 .PHONY: help demo test test-slow test-gpu test-spark check format clean \
-	bench-combine bench-engine bench-audit bench-learners bench-search bench-table1
+	bench-combine bench-engine bench-audit bench-learners bench-search bench-dial bench-table1
 
 help:
 	@echo "make demo           install what the demo needs and run it"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench-audit    time the audit at 10 million rows beside pandas (ARGS='--rows ...')"
 	@echo "make bench-learners time soft targets against hard labels in LightGBM and XGBoost"
 	@echo "make bench-search   trainings, churn and accuracy of the search against the full grid"
+	@echo "make bench-dial     the dial at budgets on unseen rows beside distillation (needs LOWCHURN_DATA)"
 	@echo "make bench-table1   Table 1 of the paper with 5 trials (needs LOWCHURN_DATA)"
 
 $(BIN)/python:
@@ -75,6 +76,9 @@ bench-learners: $(VENV)/.dev
 
 bench-search: $(VENV)/.dev
 	$(BIN)/python benchmarks/search.py
+
+bench-dial: $(VENV)/.dev
+	$(BIN)/python benchmarks/dial.py $(ARGS)
 
 bench-table1: $(VENV)/.dev
 	$(BIN)/lowchurn bench run openml --trials 5 --store out/table1
