@@ -365,6 +365,18 @@ def test_a_budget_is_spent_unless_that_is_clearly_worse():
     assert rule == "most accurate within hard churn 0.02"
 
 
+def test_a_dial_gives_way_only_to_what_is_clearly_better():
+    dial = offer(0.010, 0.100, 0.5)
+    # A standard error of the difference is at most sqrt((0.01 + 0.01) / 1000) = 0.0045.
+    near, far = offer(0.010, 0.097), offer(0.010, 0.095)
+    assert choose([dial, near], HARD, 0.02, near)[0] is dial
+    assert choose([dial, near, far], HARD, 0.02, near)[0] is far
+    assert choose([near, far], HARD, 0.02, near)[0] is far
+    assert choose([dial, near], Terms(False, "log", 1000), 0.02, near)[0] is near  # a score is not a count
+    # The aim holds for all that stands beside a dial.
+    assert choose([offer(0.018, 0.05), dial], HARD, 0.02, near, aim=0.015)[0] is dial
+
+
 def test_positions_between_the_aim_and_the_budget_are_the_second_choice():
     dial = [offer(0.004, 0.10, 0.9), offer(0.0095, 0.09, 0.8)]
     assert choose(dial, HARD, 0.01, dial[0], aim=0.008)[0] is dial[0]

@@ -138,8 +138,9 @@ def choose(
     """The offer to serve and the rule in words; None where no offer keeps the budget.
 
     Offers on a dial come as close to the budget as one likes, and the best of many that just keep it on these rows
-    is over it on new ones half of the time. So they have to keep ``aim``, which is a little below, if any does; and
-    each dial stands here with one position, the one that spends the budget (see :func:`spend`).
+    is over it on new ones half of the time. So beside a dial offers have to keep ``aim``, which is a little below, if
+    any does. Each dial stands here with one position, the one that spends the budget (see :func:`spend`), and gives
+    way to other offers only where they are clearly better (see :func:`best_of`).
     """
     what = "accurate" if terms.hard else f"accurate (by {terms.score} score)"
     if budget is None:
@@ -148,12 +149,30 @@ def choose(
         return min(fine, key=lambda offer: (offer.churn, offer.cost)), rule
     rule = f"most {what} within {'hard' if terms.hard else 'soft'} churn {budget:g}"
     within = budget * (1 + 1e-9)  # sums of weights may carry a churn that equals the budget over it by rounding
-    careful = [o for o in offers if aim is None or math.isnan(o.candidate.dial) or o.churn <= aim]
-    for some in (careful, offers):
-        feasible = spend([offer for offer in some if offer.churn <= within], terms)
+    for limit in (within if aim is None else min(aim, within), within):
+        feasible = spend([offer for offer in offers if offer.churn <= limit], terms)
         if feasible:
-            return feasible[select_single([o.cost for o in feasible], [o.churn for o in feasible], within)], rule
+            return best_of(feasible, terms), rule
     return None, rule
+
+
+def best_of(offers: Sequence[Offer], terms: Terms) -> Offer:
+    """The offer of least cost; but one on a dial, unless another is better by a standard error of the difference.
+
+    Where two offers differ, each of them differs from the base, so that the sum of their churns bounds the share of
+    rows in which their errors can differ. On a few hundred rows the least error of several offers is a matter of
+    chance, and what a dial gives on new rows is on average the better (docs/results/dial_users.md).
+    """
+
+    def best(some: Sequence[Offer]) -> Offer:
+        return some[select_single([o.cost for o in some], [o.churn for o in some], math.inf)]
+
+    on_dial = [offer for offer in offers if not math.isnan(offer.candidate.dial)]
+    if not on_dial or not terms.hard:
+        return best(offers)
+    first, other = best(on_dial), best(offers)
+    noise = math.sqrt((first.churn + other.churn) / terms.rows)
+    return other if other.cost < first.cost - noise else first
 
 
 def spend(offers: Sequence[Offer], terms: Terms) -> list[Offer]:
