@@ -367,6 +367,9 @@ def main():
     if not args.data:
         parser.error("give --data DIR or set LOWCHURN_DATA")
     sets = {name: (X, y) for name, X, y in from_folder(args.data, None)}
+    for name in args.sets or ():
+        if name not in sets:
+            parser.error(f"{args.data} has no data set {name!r}; there are {', '.join(sets)}")
     known = learners()
     text = []
 

@@ -40,10 +40,11 @@ def built_in():
 
 
 def from_folder(folder, most=12_000):
-    """Parquet files with a column ``target``; words become codes."""
+    """Parquet files with a column ``target``, in the folder or under ``tabular/`` in it; words become codes."""
     import pandas as pd
 
-    for path in sorted(Path(folder).glob("*.parquet")):
+    inside = Path(folder, "tabular")
+    for path in sorted((inside if inside.is_dir() else Path(folder)).glob("*.parquet")):
         table = pd.read_parquet(path).sample(frac=1, random_state=0)[:most]
         X = table.drop(columns="target")
         codes = {c: pd.factorize(X[c])[0] for c in X.columns if X[c].dtype.kind not in "fiub"}

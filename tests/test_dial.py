@@ -12,7 +12,8 @@ import torch
 from scipy.stats import binom
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, SGDClassifier
+from sklearn.model_selection import FixedThresholdClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -23,8 +24,10 @@ from lowchurn import LowChurnClassifier
 from lowchurn.estimator.candidates import Terms, Trained
 from lowchurn.estimator.choose import Offer, choose, spend
 from lowchurn.estimator.frontier import Candidate
+from lowchurn.estimator.inputs import Bar
 from lowchurn.learners import Learner, NetworkClassifier, RowsLearner, TorchLearner, learner_for
 from lowchurn.learners.base import Job, in_shares
+from lowchurn.metrics import dial_curves
 from lowchurn.strategies import (
     Constrained,
     Dissonance,
@@ -96,6 +99,8 @@ def test_budgets_are_kept_on_unseen_rows_within_their_intervals(kind, budget):
     assert dialled.selection_.feasible
     assert dialled.selection_.trainings == model.selection_.trainings
     churn = np.mean(dialled.predict(X[UNSEEN]) != base.predict(X[UNSEEN]))
+    if budget >= 0.02 and kind != "forest":  # whose tied votes all change at the first step from the base
+        assert churn > 0.2 * min(budget, model.frontier_[0].churn)  # and it is spent
     # What was steered on some rows is kept on others as far as both samples can tell.
     error = math.sqrt(budget * (1 - budget) * (1 / model.selection_.rows["choose"] + 1 / (9000 - 3600)))
     assert churn <= budget + 2.6 * error
@@ -172,7 +177,7 @@ def test_served_mixtures_are_averaged_probabilities_and_deterministic():
 class Normalised(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+        self.layers = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
 
     def forward(self, x):
         return self.layers(x)
@@ -185,17 +190,18 @@ def test_batch_normalisation_gets_its_statistics_anew():
         base=base, max_churn=0.05, strategies=[Soup(members=2, toward_base=0.5), Soup(members=2, toward_base=1.0)],
         random_state=0,
     ).fit(X[BOTH], Y[BOTH], new=NEW)  # fmt: skip
-    middle, end = (model._desk.served(o).single.model for o in model._desk.offers[-2:])
-    held_out = len(X[BOTH]) - model.selection_.rows["train"]
-    assert held_out > 0
-    for name, value in end.module_.state_dict().items():
-        assert torch.equal(value, base[-1].module_.state_dict()[name])  # the base keeps its own
+    middle, end = (model._desk.served(o) for o in model._desk.offers[-2:])
+    np.testing.assert_array_equal(end.proba(X[UNSEEN]), base.predict_proba(X[UNSEEN]))  # the base keeps its own
+    again = model._desk.served(model._desk.offers[-2])  # made anew, and dropout does not make it another one
+    np.testing.assert_array_equal(middle.proba(X[UNSEEN]), again.proba(X[UNSEEN]))
+    middle = middle.single.model
     inputs = middle.module_.layers[0]
     rows = model._desk.models[next(iter(model._desk.offers[-2].weights))].rows
     with torch.no_grad():
         before = inputs(torch.from_numpy(np.asarray(rows, dtype=np.float32)))
     full = before[: len(before) // 32 * 32]
     torch.testing.assert_close(middle.module_.layers[1].running_mean, full.mean(dim=0), rtol=0, atol=0.02)
+    torch.testing.assert_close(middle.module_.layers[1].running_var, full.var(dim=0), rtol=0.05, atol=0.02)
     with pytest.raises(ValueError, match="needs the training rows"):
         model.save("nowhere.skops", dial=True)
 
@@ -270,7 +276,9 @@ def test_members_are_trained_once_for_all_that_is_made_of_them():
 def test_what_dial_and_auto_stand_for():
     assert {c.strategy for c in fitted("linear")[1].frontier_} == {"cold", "interpolate"}
     assert {c.strategy for c in fitted("network")[1].frontier_} == {"cold", "soup"}
-    assert {c.strategy for c in fitted("forest")[1].frontier_} == {"cold", "served-mix"}
+    forest = fitted("forest")[1].frontier_
+    assert {c.strategy for c in forest} == {"cold", "soup", "served-mix"}
+    assert [(c.status, "no weights" in c.reason) for c in forest if c.strategy == "soup"] == [("skipped", True)]
     assert fitted("network")[1].selection_.trainings == 9
     auto = fitted("sgd", strategies="auto")[1]
     assert {c.strategy for c in auto.frontier_} == {"cold", "soup", "distill"}
@@ -430,3 +438,103 @@ def test_a_network_follows_a_soup_with_one_model_each_time(tmp_path):
         assert model.model_ is not None
         model.save(tmp_path / "next.skops")
         production = lowchurn.load(tmp_path / "next.skops")
+
+
+def test_a_base_that_decides_by_a_threshold_is_measured_as_it_decides():
+    y = (Y == 0).astype(int)
+    base = FixedThresholdClassifier(LogisticRegression().fit(X[OLD], y[OLD]), threshold=0.3).fit(X[OLD], y[OLD])
+    model = LowChurnClassifier(LogisticRegression(), base=base, strategies="dial", max_churn=0.02, random_state=0)
+    model.fit(X[BOTH], y[BOTH], new=NEW)
+    end = next(c for c in model.frontier_ if c.dial == 1)
+    assert (end.churn, end.broken, end.fixed) == (0, 0, 0)
+    assert model.selection_.feasible
+    assert np.mean(model.predict(X[UNSEEN]) != base.predict(X[UNSEEN])) <= 0.03
+
+
+def test_weights_that_mean_something_else_are_not_averaged():
+    def network(activation):
+        return nn.Sequential(nn.Linear(12, 8), activation, nn.Linear(8, 3))
+
+    base = NetworkClassifier.wrap(network(nn.Tanh()), [0, 1, 2], 12)
+    assert TorchLearner(NetworkClassifier(network(nn.Tanh())), [0, 1, 2]).cannot_average(base) == ""
+    assert "something else" in TorchLearner(NetworkClassifier(network(nn.ReLU())), [0, 1, 2]).cannot_average(base)
+    old = SGDClassifier(loss="modified_huber").fit(X[OLD], Y[OLD])
+    assert "loss is another one" in RowsLearner(SGDClassifier(loss="log_loss"), [0, 1, 2]).cannot_average(old)
+    deep = MLPClassifier((4,), activation="tanh", max_iter=5).fit(X[OLD], Y[OLD])
+    assert "activation" in RowsLearner(MLPClassifier((4,)), [0, 1, 2]).cannot_average(deep)
+    assert "cannot start" in RowsLearner(LogisticRegressionCV(), [0, 1]).cannot_average(LogisticRegressionCV())
+
+
+def test_a_refit_without_a_base_has_no_dial():
+    _, model = fitted("linear")
+    again = copy.deepcopy(model).set_params(base=None, max_churn=None).fit(X[BOTH][:, :5], Y[BOTH])
+    with pytest.raises(ValueError, match="there is no dial here"):
+        again.dial(0.01)
+
+
+@pytest.mark.parametrize("scale", [0.001, 1000.5])
+def test_the_scale_of_importance_weights_changes_nothing(scale):
+    base, _ = fitted("forest")  # trees do not care for the scale; a penalty would
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, len(Y[BOTH]))
+    picked = [
+        LowChurnClassifier(base=base, strategies="dial", max_churn=0.02, random_state=0)
+        .fit(X[BOTH], Y[BOTH], sample_weight=factor * weights, new=NEW)
+        .selection_
+        for factor in (1.0, scale)
+    ]
+    assert picked[0].rows == picked[1].rows
+    assert list(picked[0].served) == list(picked[1].served)
+
+
+@pytest.mark.parametrize(
+    ("strategies", "expected"), [("dial", 9), ("auto", 12), (None, 4), ([Soup(2), Soup(2, 0.5)], 3)]
+)
+def test_progress_knows_how_many_trainings_there_will_be(strategies, expected, monkeypatch):
+    bars = []
+    monkeypatch.setattr("lowchurn.estimator.inputs.Bar.__init__", watched(bars, Bar.__init__))
+    base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
+    model = LowChurnClassifier(base=base, strategies=strategies, max_churn=0.02, random_state=0)
+    model.fit(X[BOTH], Y[BOTH], new=NEW)
+    (bar,) = bars
+    assert bar.total == expected
+    assert bar.done == model.selection_.trainings <= bar.total
+
+
+def watched(bars, original):
+    def init(self, *arguments):
+        bars.append(self)
+        original(self, *arguments)
+
+    return init
+
+
+def test_mixtures_may_hold_a_position_of_a_dial_of_weights():
+    base, _ = fitted("linear")
+    model = LowChurnClassifier(base=base, strategies="dial", select="mixture", max_churn=0.02, random_state=0)
+    model.fit(X[BOTH], Y[BOTH], new=NEW)
+    assert any("toward the base" in name for o in model._desk.offers for name in map(model._desk.names.__getitem__,
+               (k for k in o.weights if k >= 0)))  # fmt: skip
+    assert model.dial(0.01).selection_.churn <= 0.01
+
+
+def test_teachers_that_failed_are_named(monkeypatch):
+    monkeypatch.setattr("lowchurn.estimator.candidates.learner_for", Brittle)
+    base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
+    model = LowChurnClassifier(base=base, max_churn=0.9, strategies=[TwoTeachers(members=2)], random_state=0)
+    model.fit(X[BOTH], Y[BOTH], new=NEW)
+    assert model.frontier_[1].reason == "teacher 1 is left out: it broke"
+
+
+def test_a_torch_module_as_a_base_says_how_to_wrap_it():
+    with pytest.raises(ValueError, match="NetworkClassifier.wrap"):
+        LowChurnClassifier(NETWORK, base=nn.Linear(12, 3), max_churn=0.1).fit(X[BOTH], Y[BOTH])
+
+
+def test_two_dials_of_one_strategy_are_two_curves():
+    settings = [f"members={m}, lam={lam}, start=cold" for m in (1, 4) for lam in (1.0, 0.5, 0.0)]
+    positions = [0.0, 0.5, 1.0] * 2
+    assert dial_curves(positions, ["served-mix"] * 6, settings) == [[0, 1, 2], [3, 4, 5]]
+    # A lone position of another dial belongs to none; the base ends those that do not reach it.
+    names, places = ["soup", "soup", "interpolate", "base"], [0.0, 0.5, 0.3, 1.0]
+    settings = ["members=8, toward_base=0.0", "members=8, toward_base=0.5", "toward_base=0.3", ""]
+    assert dial_curves(places, names, settings) == [[0, 1, 3]]

@@ -324,8 +324,8 @@ __all__ = [
 def dial_curves(positions: Sequence[float], strategies: Sequence[str], settings: Sequence[str]) -> list[list[int]]:
     """Indices of the candidates on each dial, in order of their positions.
 
-    A strategy has one dial, or one for each beginning of its settings where positions repeat. A candidate that is
-    alone, such as the base, ends every dial. One point makes no curve.
+    A dial is known by its name (see :func:`dial_name`). The base, at position 1, ends every dial that does not reach
+    it. One point makes no curve.
 
     Parameters
     ----------
@@ -344,13 +344,24 @@ def dial_curves(positions: Sequence[float], strategies: Sequence[str], settings:
     dials: dict[str, list[int]] = {}
     for i, position in enumerate(positions):
         if not math.isnan(position):
-            dials.setdefault(strategies[i], []).append(i)
-    groups: dict[tuple[str, str], list[int]] = {}
-    for strategy, members in dials.items():
-        repeats = len({positions[i] for i in members}) < len(members)
-        for i in members:
-            groups.setdefault((strategy, settings[i].rpartition(", ")[0] if repeats else ""), []).append(i)
-    alone = [group[0] for group in groups.values() if len(group) == 1]
-    several = [group for group in groups.values() if len(group) > 1] or [[]]
-    curves = [sorted([*group, *alone], key=lambda i: positions[i]) for group in several]
-    return [curve for curve in curves if len(curve) > 1]
+            dials.setdefault(dial_name(strategies[i], settings[i]), []).append(i)
+    ends = [group[0] for group in dials.values() if len(group) == 1 and positions[group[0]] == 1]
+    several = [group for group in dials.values() if len(group) > 1]
+    if not several:  # single points that nothing else names are one dial
+        several = [[i for group in dials.values() for i in group if i not in ends]]
+    curves = [group if any(positions[i] == 1 for i in group) else [*group, *ends] for group in several]
+    return [sorted(curve, key=lambda i: positions[i]) for curve in curves if len(curve) > 1]
+
+
+def dial_name(strategy: str, setting: str) -> str:
+    """The dial that a candidate is on: its strategy and setting without the position.
+
+    Examples
+    --------
+    >>> from lowchurn.metrics import dial_name
+    >>> dial_name("served-mix", "members=4, lam=0.3, start=cold")
+    'served-mix(members=4, start=cold)'
+    """
+    parts = setting.split(", ") if setting else []
+    fixed = [part for part in parts if part.partition("=")[0] not in ("toward_base", "lam")]
+    return f"{strategy}({', '.join(fixed[:-1] if len(fixed) == len(parts) else fixed)})"

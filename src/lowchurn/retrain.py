@@ -25,6 +25,7 @@ from lowchurn.learners.base import extra_missing
 from lowchurn.persistence import write_whole
 
 WHO = "retrain"
+REPORTED = ("max_churn", "churn", "strategies", "select", "search", "confidence")
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ def report_json(model: Any, data: str | Path, base: str | Path | None, out: str 
         "data": str(data),
         "base": None if base is None else str(base),
         "model": None if out is None else str(out),
-        "parameters": {k: getattr(model, k) for k in ("max_churn", "churn", "select", "search", "confidence")},
+        "parameters": {k: _in_words(getattr(model, k)) for k in REPORTED},
         "selection": asdict(model.selection_),
         "selection_text": str(model.selection_),
         "certificate": None if certificate is None else asdict(certificate),
@@ -261,6 +262,11 @@ def report_json(model: Any, data: str | Path, base: str | Path | None, out: str 
         "frontier": model.frontier_.records(),
     }
     return json.dumps(_without_nan(content), indent=1).encode()
+
+
+def _in_words(value: Any) -> Any:
+    """Lists of strategies as their names or representations; everything else as it is."""
+    return [str(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _without_nan(value: Any) -> Any:

@@ -241,6 +241,9 @@ def resampled_table(rows: Iterable[Row], variant: dict[str, Any], network: str, 
     lines = []
     for place, settings in _trials(rows, variant, network).items():
         common = sorted(set.intersection(*(set(trials) for trials in settings.values())))
+        if not common:  # nothing to draw from: there are numbers, but none of the same trial
+            lines.append((place_order(place), ((place[0],), [Cell(None)] * 4)))
+            continue
         draws = np.random.default_rng(0).multinomial(len(common), [1 / len(common)] * len(common), size=RESAMPLES)
         measured = {
             key: {

@@ -18,6 +18,7 @@ from sklearn.pipeline import Pipeline
 from lowchurn.checks import as_floats, check_weightlike, to_numpy
 from lowchurn.learners import ALL
 from lowchurn.learners.base import extra_missing
+from lowchurn.learners.torch import is_network
 
 WHO = "LowChurnClassifier"
 GONE = -1  # the code of a decision for a class that is gone
@@ -138,6 +139,11 @@ def callable_only(model: Any) -> bool:
 def find_base(base: Any, trusted: Any = ()) -> Any:
     """The model behind ``base``: a path is read, everything else is handed back."""
     if not isinstance(base, str | Path):
+        if is_network(base):
+            raise ValueError(
+                f"{WHO}: base must be a fitted classifier, got a torch module, which does not say its classes. "
+                "Wrap it: NetworkClassifier.wrap(module, classes, features)."
+            )
         if not (hasattr(base, "predict_proba") or hasattr(base, "predict") or callable(base)):
             raise ValueError(
                 f"{WHO}: base must be a fitted classifier, a function that gives probabilities or a path, "

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import assert_all_finite
 
 from lowchurn.estimator.base import WHO, align
 from lowchurn.estimator.frontier import Candidate, Frontier, mean_interval, share_interval
-from lowchurn.estimator.split import Part, whole_numbers
+from lowchurn.estimator.split import Part, effective_rows, whole_numbers
 from lowchurn.learners import Job, Learner, learner_for
 from lowchurn.scoring import Score
 from lowchurn.strategies import Group, Strategy, member_seed, one_hot, trainings
@@ -65,35 +64,40 @@ class Ruler:
 
     @property
     def terms(self) -> Terms:
-        return Terms(self.hard, self.score.name, float(self.weights.sum()))
+        return Terms(self.hard, self.score.name, effective_rows(self.weights))
 
-    def errors(self, proba: np.ndarray) -> np.ndarray:
-        return np.asarray(proba.argmax(axis=1) != self.y, dtype=float)
+    def decided(self, proba: np.ndarray, base_alone: bool = False) -> np.ndarray:
+        """The likeliest class of each row; the base by itself decides as it does in production."""
+        likeliest = proba.argmax(axis=1)
+        return np.where(self.base_decisions >= 0, self.base_decisions, likeliest) if base_alone else likeliest
 
-    def error(self, proba: np.ndarray) -> float:
-        return float(np.average(self.errors(proba), weights=self.weights))
+    def errors(self, proba: np.ndarray, base_alone: bool = False) -> np.ndarray:
+        return np.asarray(self.decided(proba, base_alone) != self.y, dtype=float)
+
+    def error(self, proba: np.ndarray, base_alone: bool = False) -> float:
+        return float(np.average(self.errors(proba, base_alone), weights=self.weights))
 
     def risk(self, proba: np.ndarray) -> float:
         return float(np.average(self.score.loss(self.y, proba), weights=self.weights))
 
-    def cost(self, proba: np.ndarray) -> float:
+    def cost(self, proba: np.ndarray, base_alone: bool = False) -> float:
         """What is to be small within the budget: the error for hard churn, the score for soft churn."""
-        return self.error(proba) if self.hard else self.risk(proba)
+        return self.error(proba, base_alone) if self.hard else self.risk(proba)
 
-    def changes(self, proba: np.ndarray) -> np.ndarray:
+    def changes(self, proba: np.ndarray, base_alone: bool = False) -> np.ndarray:
         """Churn of each row: zeros and ones, or divergences."""
         if self.hard:
-            return np.asarray(proba.argmax(axis=1) != self.base_decisions, dtype=float)
+            return np.asarray(self.decided(proba, base_alone) != self.base_decisions, dtype=float)
         return np.maximum(self.score.divergence(self.base_proba, proba), 0.0)
 
     def churn(self, proba: np.ndarray) -> float:
         return float(np.average(self.changes(proba), weights=self.weights))
 
-    def measure(self, candidate: Candidate, proba: np.ndarray) -> Candidate:
-        values = self.changes(proba)
+    def measure(self, candidate: Candidate, proba: np.ndarray, base_alone: bool = False) -> Candidate:
+        values = self.changes(proba, base_alone)
         churn = float(np.average(values, weights=self.weights))
-        base_right, right = self.base_decisions == self.y, self.errors(proba) == 0
-        accuracy = 1 - self.error(proba)
+        base_right, right = self.base_decisions == self.y, self.errors(proba, base_alone) == 0
+        accuracy = 1 - self.error(proba, base_alone)
         broken = float(np.average(base_right & ~right, weights=self.weights))
         fixed = float(np.average(right & ~base_right, weights=self.weights))
         return dataclasses.replace(
@@ -250,18 +254,23 @@ class Trials:
             place = self._trained[strategy, 0]
             if isinstance(place, Exception):
                 raise place
-            return {place: 1.0}, ""
+            return {place: 1.0}, "; ".join(self._lost(strategy.teachers, "teacher"))
         members = [self._trained[blend.group.strategy, j] for j in range(blend.group.count)]
         good = [place for place in members if not isinstance(place, Exception)]
-        lost = [f"member {j} is left out: {e}" for j, e in enumerate(members) if isinstance(e, Exception)]
+        lost = self._lost(blend.group.strategy.teachers, "teacher") + self._lost(blend.group, "member")
         if not good:
             raise RuntimeError("; ".join(lost))
-        if blend.base == 1:
-            return {BASE: 1.0} if blend.of == "proba" else {self._averaged(good, 1.0): 1.0}, "; ".join(lost)
+        if blend.base == 1 and self.servable:
+            return {BASE: 1.0}, "; ".join(lost)
         if blend.of == "weights":
             return {self._averaged(good, blend.base): 1.0}, "; ".join(lost)
         served = {place: (1 - blend.base) / len(good) for place in good}
         return served | ({BASE: blend.base} if blend.base else {}), "; ".join(lost)
+
+    def _lost(self, group: Group | None, what: str) -> list[str]:
+        """Which of a group failed, in words."""
+        trained = [] if group is None else [self._trained[group.strategy, j] for j in range(group.count)]
+        return [f"{what} {j} is left out: {e}" for j, e in enumerate(trained) if isinstance(e, Exception)]
 
     def _averaged(self, members: list[int], base_share: float) -> int:
         """The place of a model: the mean of some, moved toward the base."""
@@ -361,8 +370,8 @@ class Trials:
         if served is not None and self.ruler is not None:
             try:
                 proba = self.proba(served)
-                row = self.ruler.measure(row, proba)
-            except (ValueError, TypeError, NotFittedError) as error:
+                row = self.ruler.measure(row, proba, list(served) == [BASE])
+            except Exception as error:
                 if not self.frontier:
                     raise
                 row = dataclasses.replace(row, status="failed", reason=f"{type(error).__name__}: {error}")

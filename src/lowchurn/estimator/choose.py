@@ -15,6 +15,7 @@ from lowchurn.estimator.candidates import BASE, Dialled, Ruler, Terms, Trained, 
 from lowchurn.estimator.frontier import Candidate, Selection
 from lowchurn.estimator.searching import aim_below
 from lowchurn.estimator.split import whole_numbers
+from lowchurn.metrics import dial_name
 from lowchurn.selection import Certificate, InfeasibleBudget, certify, combine, select_single
 
 LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a prediction and changes nothing
@@ -62,8 +63,7 @@ class Served:
         if list(self.weights) == [BASE]:
             # These need not be those of its largest probability.
             decided = np.asarray(self.base.decisions(X))
-            if (decided >= 0).all():
-                return decided
+            return decided if (decided >= 0).all() else np.where(decided >= 0, decided, self.proba(X).argmax(axis=1))
         return self.proba(X).argmax(axis=1)
 
     def proba(self, X: Any) -> np.ndarray:
@@ -81,7 +81,7 @@ def weighted(each: Mapping[int, np.ndarray], weights: Mapping[int, float]) -> np
 def singles(trials: Trials, ruler: Ruler) -> list[Offer]:
     """Every candidate by itself."""
     return [
-        Offer(served, row, ruler.cost(proba))
+        Offer(served, row, ruler.cost(proba, list(served) == [BASE]))
         for row, served, proba in zip(trials.frontier, trials.served_as, trials.probas, strict=True)
         if proba is not None and served is not None
     ]
@@ -89,8 +89,14 @@ def singles(trials: Trials, ruler: Ruler) -> list[Offer]:
 
 def kept_base(ruler: Ruler) -> Offer:
     """The base itself: no decision changes."""
-    row = ruler.measure(Candidate("base", "", status="kept"), ruler.base_proba)
-    return Offer({BASE: 1.0}, row, ruler.cost(ruler.base_proba))
+    row = ruler.measure(Candidate("base", "", status="kept"), ruler.base_proba, base_alone=True)
+    return Offer({BASE: 1.0}, row, ruler.cost(ruler.base_proba, base_alone=True))
+
+
+def _mixed_in(row: Candidate, served: Mapping[int, float]) -> bool:
+    """Whether a candidate is worth a place in a mixture: what is one already is made of the rest, and of the many
+    positions of a dial of weights every tenth is enough."""
+    return BASE not in served and (math.isnan(row.dial) or round(10 * row.dial, 9).is_integer() or row.dial == 0)
 
 
 def mixtures(trials: Trials, ruler: Ruler, budget: float | None, servable: bool, steps: int = 20) -> list[Offer]:
@@ -102,7 +108,7 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, servable: bool,
     members: list[tuple[dict[int, float], np.ndarray]] = [
         (served, proba)
         for row, served, proba in zip(trials.frontier, trials.served_as, trials.probas, strict=True)
-        if proba is not None and served is not None and not row.dial > 0  # a dial's end and the base make the rest
+        if proba is not None and served is not None and _mixed_in(row, served)
     ]
     if servable:
         members.append(({BASE: 1.0}, ruler.base_proba))
@@ -127,8 +133,9 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, servable: bool,
             for k, share in parts.items() if weight > 0 else ():
                 served[k] = served.get(k, 0.0) + float(weight) * share
         proba = trials.proba(served)
-        row = ruler.measure(Candidate("mixture", f"epsilon={epsilon:.3g}"), proba)
-        offers.append(Offer(served, row, ruler.cost(proba)))
+        alone = list(served) == [BASE]
+        row = ruler.measure(Candidate("mixture", f"epsilon={epsilon:.3g}"), proba, alone)
+        offers.append(Offer(served, row, ruler.cost(proba, alone)))
     return offers
 
 
@@ -159,9 +166,9 @@ def choose(
 def best_of(offers: Sequence[Offer], terms: Terms) -> Offer:
     """The offer of least cost; but one on a dial, unless another is better by a standard error of the difference.
 
-    Where two offers differ, each of them differs from the base, so that the sum of their churns bounds the share of
-    rows in which their errors can differ. On a few hundred rows the least error of several offers is a matter of
-    chance, and what a dial gives on new rows is on average the better (docs/results/dial_users.md).
+    Where two offers differ, at least one of them differs from the base, so that the sum of their churns bounds the
+    share of rows in which their errors can differ. On a few hundred rows the least error of several offers is a matter
+    of chance, and what a dial gives on new rows is on average the better (docs/results/dial_users.md).
     """
 
     def best(some: Sequence[Offer]) -> Offer:
@@ -188,7 +195,7 @@ def spend(offers: Sequence[Offer], terms: Terms) -> list[Offer]:
         if math.isnan(offer.candidate.dial):
             kept.append(offer)
         else:
-            dials.setdefault(offer.candidate.strategy, []).append(offer)
+            dials.setdefault(dial_name(offer.candidate.strategy, offer.candidate.setting), []).append(offer)
     for some in dials.values():
         best = min(some, key=lambda offer: (offer.cost, -offer.churn))
         noise = {id(o): math.sqrt(abs(o.churn - best.churn) / terms.rows) if terms.hard else 0.0 for o in some}
@@ -313,6 +320,6 @@ def certified_changes(
     for offer in offers:
         each = {k: kept[k] if k in kept else models[k].proba(X) for k in offer.weights}
         kept |= {k: proba for k, proba in each.items() if uses[k] > 1}
-        values = judge.changes(weighted(each, offer.weights))
+        values = judge.changes(weighted(each, offer.weights), list(offer.weights) == [BASE])
         found.append(values if copies is None else np.repeat(values, copies))
     return found

@@ -37,8 +37,8 @@ from lowchurn.estimator.choose import (
 )
 from lowchurn.estimator.frontier import Selection
 from lowchurn.estimator.inputs import as_mask, progress, rows_for, take_rows, warn_of_few_rows, warn_of_seen_rows
-from lowchurn.estimator.searching import SPECIAL, default_strategies, resolve, search_lambda, special_strategies
-from lowchurn.estimator.split import Part, Split, split_for_budget
+from lowchurn.estimator.searching import MOST, SPECIAL, default_strategies, resolve, search_lambda, special_strategies
+from lowchurn.estimator.split import Part, Split, effective_rows, split_for_budget
 from lowchurn.learners.torch import NetworkClassifier, is_network
 from lowchurn.scoring import Score, get_score
 from lowchurn.strategies import ColdStart, trainings
@@ -63,8 +63,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Share of changed decisions, or mean divergence from the base's probabilities.
     strategies : list, "dial", "auto", optional
         What to try: strategies, classes of them, or names; "dial" for everything between the retrain and the base,
-        which :meth:`dial` then reaches without training; "auto" for the best of the dial and distillation. See the
-        guide for the default.
+        which :meth:`dial` then reaches without training; "auto" for the dial, or distillation where it is clearly
+        better. See the guide for the default.
     select : {"single", "mixture"}
         Serve one candidate, or the best convex combination of candidates (and of the base, where it can be served).
     search : {"auto", "grid"}
@@ -223,8 +223,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         warn_of_few_rows(ruler.terms, self.max_churn)
         later = self.strategies is None or (isinstance(self.strategies, str) and self.strategies in SPECIAL)
         fixed, families = resolve([] if later else self.strategies, self.search)
-        needed = dict.fromkeys(one for strategy in fixed for one in trainings(strategy))
-        with progress(self.verbose, 1 + len(needed) + 3 * len(families)) as done:
+        with progress(self.verbose) as bar:
             trials = Trials(
                 estimator=estimator,
                 classes=self.classes_,
@@ -237,13 +236,14 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 ruler=ruler,
                 n_jobs=self.n_jobs,
                 seed=self._seed(),
-                done=done,
+                done=bar.advance,
                 servable=known.servable,
             )
             if self.strategies is None:
                 fixed, families = resolve(default_strategies(trials), self.search)
             elif later:
                 fixed, families = special_strategies(self.strategies, trials)
+            bar.expect({(ColdStart(), 0)} | {one for s in fixed for one in trainings(s)}, MOST * len(families))
             trials.run([ColdStart()])  # first in every frontier: what the others are compared with
             trials.run(s for s in fixed if s != ColdStart())
             certified = 0 if rows.certify is None else int(rows.certify.weights.sum())
@@ -275,9 +275,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             base=known if known.servable else None,
             classes=self.classes_,
             trainings=trials.trainings,
-            rows={name: 0 if part is None else int(part.weights.sum()) for name, part in parts.items()},
+            rows={name: 0 if part is None else round(effective_rows(part.weights)) for name, part in parts.items()},
         )
-        self._desk = desk if desk.has_dial else None
+        self._desk = desk if any(row.dial >= 0 for row in trials.frontier) else None
         picked, rule, self.certificate_ = desk.pick(self.max_churn, self.confidence)
         if self.certificate_ is not None and not self.certificate_.certified:
             warnings.warn(f"{WHO}: {self.certificate_}", stacklevel=3)
@@ -358,15 +358,16 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _fit_plain(self, estimator: Any, X: Any, index: np.ndarray, weight: np.ndarray | None) -> Self:
         everything = Part(np.arange(len(index)), weight)
-        with progress(self.verbose, 1) as done:
+        with progress(self.verbose) as bar:
+            bar.expect([ColdStart()])
             trials = Trials(
                 estimator, self.classes_, X, index, everything, None, (None, None), None, None, self.n_jobs,
-                self._seed(), done,
+                self._seed(), bar.advance,
             )  # fmt: skip
             trials.run([ColdStart()])
         nothing = dict.fromkeys(("risk", "accuracy", "churn", "broken"), math.nan)
         counts = {"train": int(everything.weights.sum()), "choose": 0, "certify": 0}
-        self.frontier_, self.certificate_ = trials.frontier, None
+        self.frontier_, self.certificate_, self._desk = trials.frontier, None, None
         self.selection_ = Selection({"cold": 1.0}, "plain retrain, there is no base", True, **nothing, trainings=1,
                                     rows=counts)  # fmt: skip
         self._served = Served({0: 1.0}, None, trials.models, self.classes_)

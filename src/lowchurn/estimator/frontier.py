@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta
 
+from lowchurn.estimator.split import effective_rows
+
 NAN = math.nan
 NO_INTERVAL = (math.nan, math.nan)
 
@@ -197,8 +199,7 @@ class Selection:
 
 def share_interval(share: float, weights: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     """Clopper and Pearson's interval of a share; with unequal weights at Kish's effective number of rows."""
-    whole = bool((weights == np.rint(weights)).all())
-    n = float(weights.sum() if whole else weights.sum() ** 2 / (weights**2).sum())
+    n = effective_rows(weights)
     hits, tail = share * n, (1 - level) / 2
     low = float(beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -72,14 +72,35 @@ def take_rows(
     return base_proba, None if ids is None else np.asarray(ids)[used], *kept
 
 
+class Bar:
+    """Counts trainings on a progress bar, or on none."""
+
+    def __init__(self, shown: Any = None) -> None:
+        self.shown = shown
+        self.total = self.done = 0
+        self.task: Any = None if shown is None else shown.add_task("training candidates", total=None)
+
+    def expect(self, trainings: Collection[Any], more: int = 0) -> None:
+        """How many there will be, and how many more there may be."""
+        self.total = len(trainings) + more
+        if self.shown is not None:
+            self.shown.update(self.task, total=self.total)
+
+    def advance(self) -> None:
+        self.done += 1
+        if self.shown is not None:
+            self.shown.advance(self.task)
+
+
 @contextlib.contextmanager
-def progress(verbose: int, total: int) -> Iterator[Callable[[], None]]:
+def progress(verbose: int) -> Iterator[Bar]:
+    """A bar that is full at the end, whether or not all that may be trained was."""
     if not verbose:
-        yield lambda: None
+        yield Bar()
         return
     from rich.progress import Progress
 
-    with Progress() as bar:
-        task = bar.add_task("training candidates", total=total)
-        yield lambda: bar.advance(task)
-        bar.update(task, completed=total)
+    with Progress() as shown:
+        bar = Bar(shown)
+        yield bar
+        shown.update(bar.task, completed=bar.total)

@@ -17,7 +17,7 @@ from lowchurn.strategies import ALL, Distill, Interpolate, ServedMixture, Soup, 
 
 Family = Callable[..., Strategy]
 MOST = 3  # trainings of a family, besides the plain retrain
-MEMBERS = 8  # of a soup; more gave no less churn
+MEMBERS = 8  # of a soup
 POSITIONS = tuple(round(0.02 * k, 2) for k in range(51))  # of a dial, from the new model to the base
 SPECIAL = ("dial", "auto")
 
@@ -53,7 +53,8 @@ def dial_strategies(trials: Trials) -> list[Strategy]:
     Retrains of a convex or deterministic model are all the same, so that one member is enough there.
     """
     if trials.cannot(Soup(MEMBERS)):
-        return along(functools.partial(ServedMixture, members=1))
+        # The soup goes along as a row of the frontier that says why it was skipped.
+        return [Soup(MEMBERS), *along(functools.partial(ServedMixture, members=1))]
     return along(Interpolate if trials.learner.one_is_enough else functools.partial(Soup, members=MEMBERS))
 
 

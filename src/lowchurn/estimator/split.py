@@ -165,6 +165,11 @@ def _stir(x: np.ndarray) -> np.ndarray:
         return np.asarray(x ^ (x >> np.uint64(31)))
 
 
+def effective_rows(weights: np.ndarray) -> float:
+    """How many rows weights stand for: copies that are counted, else Kish's effective number."""
+    return float(weights.sum() if whole_numbers(weights) else weights.sum() ** 2 / (weights**2).sum())
+
+
 def split_for_budget(
     X: Any,
     index: np.ndarray,

@@ -120,7 +120,7 @@ class RowsLearner(Learner):
         kind = next((cls for cls in (*COEFFICIENTS, *GROWING) if isinstance(self.estimator, cls)), None)
         if isinstance(self.estimator, HistGradientBoostingClassifier):
             return f"{who} cannot start from the base: its warm start needs the very rows that the base was trained on."
-        if kind is None:
+        if kind is None or "warm_start" not in self.estimator.get_params():
             return f"{who} cannot start from the base's weights: scikit-learn has no such start for it."
         if not isinstance(base, kind):
             return f"{who} cannot start from the base, which is {_kind(base)} and not a fitted {kind.__name__}."
@@ -137,7 +137,12 @@ class RowsLearner(Learner):
     def cannot_average(self, base: Any) -> str:
         if not isinstance(self.estimator, COEFFICIENTS):
             return super().cannot_average(base)
-        return self.cannot_start(1.0, base)
+        if reason := self.cannot_start(1.0, base):
+            return reason
+        for name in ("loss", "activation"):  # what is made of the weights
+            if getattr(base, name, None) != getattr(self.estimator, name, None):
+                return f"the base's {name} is another one, so that its weights mean something else."
+        return ""
 
     @property
     def one_is_enough(self) -> bool:

@@ -252,7 +252,22 @@ class TorchLearner(Learner):
         return [self._model(trained, k, X.shape[1]) for k in range(len(jobs))]
 
     def cannot_average(self, base: Any) -> str:
-        return self.cannot_start(1.0, base)
+        if reason := self.cannot_start(1.0, base):
+            return reason
+        import torch
+
+        network = make_network(self.estimator, base.n_features_in_, len(self.classes))
+        module = copy.deepcopy(network) if is_network(network) else network()
+        state = base.module_.state_dict()
+        if {name: value.shape for name, value in module.state_dict().items()} != {n: v.shape for n, v in state.items()}:
+            return "the base's network has other layers, so its weights do not fit."
+        module.load_state_dict(state)
+        rows = np.random.default_rng(0).uniform(size=(4, base.n_features_in_))
+        inputs = torch.from_numpy(shaped(self.estimator, rows)).to("cpu")
+        with torch.no_grad():
+            if not torch.allclose(module.cpu().eval()(inputs), base.module_(inputs), atol=1e-5, equal_nan=True):
+                return "the base's network makes something else of the same weights."
+        return ""
 
     def needs_rows(self, model: Any) -> bool:
         from torch.nn.modules.batchnorm import _BatchNorm
@@ -262,7 +277,6 @@ class TorchLearner(Learner):
     def average(self, models: Sequence[Any], shares: Sequence[float], X: Any) -> Any:
         """Weights in shares; batch normalisation gets its statistics anew from the rows ``X``."""
         import torch
-        from torch.optim.swa_utils import update_bn
 
         states = [model.module_.state_dict() for model in models]
         state = {}
@@ -280,9 +294,10 @@ class TorchLearner(Learner):
         made.module_ = copy.deepcopy(models[0].module_)
         made.module_.load_state_dict(state)
         if self.needs_rows(made) and not any(share == 1 for share in shares):
+            from lowchurn.nets.blends import renew_statistics
+
             rows = torch.from_numpy(shaped(self.estimator, np.asarray(X, dtype=np.float32)))
-            batches = rows.split(self.estimator.batch_size)
-            update_bn([batch for batch in batches if len(batch) > 1 or len(batches) == 1], made.module_)
+            renew_statistics(made.module_.eval(), rows, self.estimator.batch_size)
         made.module_.eval()
         return made
 

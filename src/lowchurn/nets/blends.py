@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lowchurn.checks import check_number, to_numpy
@@ -195,20 +196,41 @@ def _gathered(name: str, like: torch.Tensor, bases: Sequence[tuple[Trained, int]
     return found
 
 
-@torch.no_grad()
 def _renew_statistics(result: Trained, k: int, X: Any, rows: Any) -> None:
-    """Running means and variances of one candidate as plain averages over batches of its training rows."""
+    """Running means and variances of one candidate from its training rows."""
     pool = as_pool(X, result.settings)
     if rows is not None:
         pool = pool[torch.as_tensor(to_numpy(rows), device=pool.device)]
     module = result.module(k).to(result.settings.device)
+    renew_statistics(module, pool, result.settings.batch_size)
+    for name, value in module.named_buffers():
+        result.state[name][k] = value
+
+
+@torch.no_grad()
+def renew_statistics(module: nn.Module, rows: torch.Tensor, batch_size: int) -> None:
+    """Running means and variances of a module as plain averages over batches of its training rows, in place.
+
+    Everything but batch normalisation stays in evaluation mode, so that the result is the same each time.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lowchurn.nets.blends import renew_statistics
+    >>> layer = torch.nn.BatchNorm1d(1).eval()
+    >>> renew_statistics(layer, torch.tensor([[1.0], [3.0]]), batch_size=2)
+    >>> layer.running_mean.item(), layer.running_var.item()
+    (2.0, 2.0)
+    """
     layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
+    usual = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # torch's way to say: the average over all batches
         layer.train()
     # Parts of nearly the same size: a last batch of a single row could not be normalised.
-    for part in torch.tensor_split(pool, math.ceil(len(pool) / result.settings.batch_size)):
+    for part in torch.tensor_split(rows, math.ceil(len(rows) / batch_size)):
         module(part)
-    for name, value in module.named_buffers():
-        result.state[name][k] = value
+    for layer, momentum in zip(layers, usual, strict=True):
+        layer.momentum = momentum
+        layer.eval()
