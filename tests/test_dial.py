@@ -381,6 +381,8 @@ def test_a_dial_gives_way_only_to_what_is_clearly_better():
     assert choose([dial, near, far], HARD, 0.02, near)[0] is far
     assert choose([near, far], HARD, 0.02, near)[0] is far
     assert choose([dial, near], Terms(False, "log", 1000), 0.02, near)[0] is near  # a score is not a count
+    served = Offer({0: 0.5, -1: 0.5}, dial.candidate, dial.cost)  # of probabilities: on equal terms
+    assert choose([served, near], HARD, 0.02, near)[0] is near
     # The aim holds for all that stands beside a dial.
     assert choose([offer(0.018, 0.05), dial], HARD, 0.02, near, aim=0.015)[0] is dial
 

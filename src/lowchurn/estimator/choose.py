@@ -164,17 +164,18 @@ def choose(
 
 
 def best_of(offers: Sequence[Offer], terms: Terms) -> Offer:
-    """The offer of least cost; but one on a dial, unless another is better by a standard error of the difference.
+    """The offer of least cost; but one on a dial of weights, unless another is clearly better.
 
-    Where two offers differ, at least one of them differs from the base, so that the sum of their churns bounds the
-    share of rows in which their errors can differ. On a few hundred rows the least error of several offers is a matter
-    of chance, and what a dial gives on new rows is on average the better (docs/results/dial_users.md).
+    Clearly: by a standard error of the difference. Where two offers differ, at least one of them differs from the base,
+    so that the sum of their churns bounds the share of rows in which their errors can differ. On a few hundred rows the
+    least error of several offers is a matter of chance, and a dial of weights is on average the better and one model
+    to serve. A dial of probabilities is neither always (docs/results/dial_users.md), so it stands beside the others.
     """
 
     def best(some: Sequence[Offer]) -> Offer:
         return some[select_single([o.cost for o in some], [o.churn for o in some], math.inf)]
 
-    on_dial = [offer for offer in offers if not math.isnan(offer.candidate.dial)]
+    on_dial = [o for o in offers if not math.isnan(o.candidate.dial) and len(o.weights) == 1 and BASE not in o.weights]
     if not on_dial or not terms.hard:
         return best(offers)
     first, other = best(on_dial), best(offers)
