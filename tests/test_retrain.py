@@ -113,13 +113,17 @@ def test_a_dial_from_files(folder, table, tmp_path, lowchurn_cli):
         (["nowhere.skops", "--max-churn", "0.02", "--out", "x.skops"], "nowhere.skops"),
         (["plain.skops", "--max-churn", "0.02", "--out", "x.skops"], "there is no dial here"),
         (["plain.skops", "--max-churn", "2", "--out", "plain.skops"], "another file"),
+        (
+            ["PROD", "--max-churn", "0.02", "--out", "x.skops"],
+            "must hold a retrained model with its dial, got a Pipeline",
+        ),
     ],
 )
 def test_a_dial_of_files_that_have_none(folder, tmp_path, lowchurn_cli, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     lowchurn_cli("retrain", "--data", folder / "rows.csv", "--target", "label", "--out", "plain.skops",
                  "--estimator", "logistic")  # fmt: skip
-    result = lowchurn_cli("dial", *arguments)
+    result = lowchurn_cli("dial", *(folder / "prod.skops" if a == "PROD" else a for a in arguments))
     assert result.returncode == 2
     assert words in result.stderr
     assert not (tmp_path / "x.skops").exists()

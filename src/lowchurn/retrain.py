@@ -149,8 +149,12 @@ def dial_file(
     _check_folders(out, report)
     if Path(out).exists() and Path(out).samefile(path):
         raise ValueError(f"dial: out must be another file than {str(path)!r}, which keeps its own budget.")
-    model = load(path, trusted or ()).dial(max_churn, confidence=confidence)
-    return _write(model, path, None, out, report)
+    found = load(path, trusted or ())
+    if not isinstance(found, LowChurnClassifier):
+        raise ValueError(
+            f"dial: {str(path)!r} must hold a retrained model with its dial, got a {type(found).__name__}."
+        )
+    return _write(found.dial(max_churn, confidence=confidence), path, None, out, report)
 
 
 def _check_folders(*paths: str | Path | None) -> None:

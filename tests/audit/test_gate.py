@@ -31,6 +31,7 @@ def test_shares_are_judged_on_the_bound(name, limit, outcome, code):
     verdict = audit_of(n=1000, broken=27).gate(**{name: limit})
     assert (verdict.outcome, verdict.exit_code) == (outcome, code)
     assert bool(verdict) == (outcome == "PASS")
+    assert verdict.checks[0].words.count(f"limit {limit:.2%}") <= 1  # said once
 
 
 @pytest.mark.parametrize(("margin", "outcome"), [(0.05, "PASS"), (0.025, "INCONCLUSIVE"), (0.004, "FAIL")])

@@ -355,7 +355,7 @@ def _open(name: str, where: str, text: str, limit: float, estimate: Estimate, ne
         if beyond
         else f"straddles the limit {shown}"
     )
-    words = f"{text} {state} the limit {shown}: about {more:,.0f} more rows would settle it at these rates."
+    words = f"{text} {state}: about {more:,.0f} more rows would settle it at these rates."
     return Check(name, where, INCONCLUSIVE, limit, estimate, more, words)
 
 
