@@ -7,6 +7,7 @@ sum. Continued boosting from a base takes the base's stages and adds one that wa
 
 from __future__ import annotations
 
+import abc
 import json
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
@@ -17,7 +18,7 @@ from scipy.special import expit
 from lowchurn.learners.base import Job, Learner, class_weights, weighted_mass
 
 
-class BoostedModel:
+class BoostedModel(abc.ABC):
     """Served model of a boosting library: ``predict_proba``, ``predict`` and ``classes_`` as in scikit-learn.
 
     Attributes
@@ -41,9 +42,9 @@ class BoostedModel:
         """Columns of raw scores: one for two classes."""
         return 1 if len(self.classes_) == 2 else len(self.classes_)
 
+    @abc.abstractmethod
     def raw(self, X: Any) -> np.ndarray:
         """Raw scores, shape (n, columns)."""
-        raise NotImplementedError
 
     def predict_proba(self, X: Any) -> np.ndarray:
         raw = np.asarray(self.raw(X), dtype=float)
@@ -80,12 +81,14 @@ class BoostedModel:
         )
 
     @staticmethod
+    @abc.abstractmethod
     def booster_bytes(booster: Any) -> bytes:
-        raise NotImplementedError
+        """One booster in the library's own format."""
 
     @staticmethod
+    @abc.abstractmethod
     def booster_from(data: bytes) -> Any:
-        raise NotImplementedError
+        """What :meth:`booster_bytes` wrote."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"files": self.to_files()}  # native files survive a change of the library's version
@@ -115,9 +118,9 @@ class BoostingLearner(Learner):
             return f"{who} cannot continue boosting from the base: the classes differ."
         return ""
 
+    @abc.abstractmethod
     def stages(self, base: Any) -> BoostedModel | None:
         """A fitted model of the library as stages; None where it is something else."""
-        raise NotImplementedError
 
     def aims(self, job: Job) -> tuple[np.ndarray, np.ndarray | None]:
         """Targets that sum to one, and weights of rows: what a row's targets sum to is a weight."""
