@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -190,18 +191,13 @@ def check_tasks(tasks: Sequence[Task], pool_rows: int) -> list[Task]:
             if pull.shape != targets.shape:
                 raise ValueError(f"train: task {i}: targets and pull must have the same number of classes.")
         checked.append(
-            Task(
+            dataclasses.replace(
+                task,
                 rows=rows,
                 targets=targets,
                 validation=validation,
                 validation_targets=held_out,
                 weights=weights,
-                seed=task.seed,
-                start=task.start,
-                base_share=task.base_share,
-                mixing=task.mixing,
-                coupling=task.coupling,
-                limit=task.limit,
                 pull=pull,
             )
         )
