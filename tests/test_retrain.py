@@ -100,7 +100,9 @@ def test_a_dial_from_files(folder, table, tmp_path, lowchurn_cli):
     assert "within hard churn 0.02" in result.stdout
     changed = [(lowchurn.load(p).predict(rows) != before).mean() for p in (calmer, tmp_path / "next.skops")]
     assert changed[0] < min(changed[1], 0.04)
-    assert json.loads(report.read_text())["parameters"]["max_churn"] == 0.02
+    told = json.loads(report.read_text())
+    assert told["parameters"]["max_churn"] == 0.02
+    assert (told["data"], told["dialled_from"]) == (None, str(tmp_path / "next.skops"))
     again = lowchurn_cli("dial", calmer, "--max-churn", "0.1", "--out", tmp_path / "back.skops")
     assert again.returncode == 0, again.stderr  # what was dialled can be dialled again
     there_and_back, first = (lowchurn.load(tmp_path / name) for name in ("back.skops", "next.skops"))

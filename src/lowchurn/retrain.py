@@ -154,7 +154,7 @@ def dial_file(
         raise ValueError(
             f"dial: {str(path)!r} must hold a retrained model with its dial, got a {type(found).__name__}."
         )
-    return _write(found.dial(max_churn, confidence=confidence), path, None, out, report)
+    return _write(found.dial(max_churn, confidence=confidence), None, None, out, report, dialled_from=path)
 
 
 def _check_folders(*paths: str | Path | None) -> None:
@@ -164,14 +164,19 @@ def _check_folders(*paths: str | Path | None) -> None:
 
 
 def _write(
-    model: Any, data: str | Path, base: str | Path | None, out: str | Path, report: str | Path | None
+    model: Any,
+    data: str | Path | None,
+    base: str | Path | None,
+    out: str | Path,
+    report: str | Path | None,
+    dialled_from: str | Path | None = None,
 ) -> Retrained:
     certificate = model.certificate_
     written = certificate is None or certificate.certified
     if written:
         save(model, out, dial=None)
     if report is not None:
-        write_whole(report, report_json(model, data, base, out if written else None))
+        write_whole(report, report_json(model, data, base, out if written else None, dialled_from))
     return Retrained(model, written)
 
 
@@ -240,8 +245,14 @@ def choose_estimator(name: str, base: Any, X: Any) -> Any:
     return Pipeline([("columns", steps), ("model", trees)])
 
 
-def report_json(model: Any, data: str | Path, base: str | Path | None, out: str | Path | None) -> bytes:
-    """What was measured, as JSON; undefined numbers are null.
+def report_json(
+    model: Any,
+    data: str | Path | None,
+    base: str | Path | None,
+    out: str | Path | None,
+    dialled_from: str | Path | None = None,
+) -> bytes:
+    """What was measured, as JSON; undefined numbers are null, and so are the data of a model that was only dialled.
 
     Examples
     --------
@@ -255,7 +266,8 @@ def report_json(model: Any, data: str | Path, base: str | Path | None, out: str 
     """
     certificate = model.certificate_
     content = {
-        "data": str(data),
+        "data": None if data is None else str(data),
+        "dialled_from": None if dialled_from is None else str(dialled_from),
         "base": None if base is None else str(base),
         "model": None if out is None else str(out),
         "parameters": {k: _in_words(getattr(model, k)) for k in REPORTED},
