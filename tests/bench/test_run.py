@@ -117,7 +117,9 @@ def test_a_member_that_failed_is_told_and_the_row_finishes(tmp_path, monkeypatch
     monkeypatch.setattr(run_module, "run_trials", short)
     lines = []
     run(Store(tmp_path), ["wine"], [TINY], [ColdStart(), Soup(2)], 1, device="cpu", tell=lines.append)
-    assert lines[0].endswith("1 trials, 3 models, 2 rows, 1 without members that failed")
+    assert lines[0].endswith(
+        "1 trials, 3 models, 2 rows, 1 without members that failed, such as member 3 (failed: why)"
+    )
     assert {row["status"] for row in Store(tmp_path).rows()} == {"finished"}
 
 

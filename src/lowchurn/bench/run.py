@@ -119,7 +119,7 @@ def run(
         def work(one: Block) -> None:
             rows, seconds = _run_block(one, device, dtype, limit, threads), time.perf_counter() - begun
             created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            short = sum(bool(row.pop("left_out")) for row in rows)
+            short = [note for row in rows if (note := row.pop("left_out"))]
             added = store.append(row | {"version": version, "created": created} for row in rows)
             reasons = [row["status"] for row in rows if row["status"] != FINISHED]
             failed = len(reasons)
@@ -129,7 +129,7 @@ def run(
                 f"{seconds:8.1f} s  {one.data.name} {one.protocol.network} {one.protocol.initial}: "
                 f"{len(one.wanted)} trials, {one.models} models, {added} rows"
                 + (f", {failed} {reasons[0]}" if failed else "")
-                + (f", {short} without members that failed" if short else "")
+                + (f", {len(short)} without members that failed, such as {short[0]}" if short else "")
             )
 
         if workers == 1:
