@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,18 @@ from lowchurn.scoring import Score
 from lowchurn.strategies import Group, Strategy, member_seed, one_hot, trainings
 
 BASE = -1  # stands for the base among the places of models
+
+
+def only_base(weights: Mapping[int, float]) -> bool:
+    """Whether the base alone is served, which then decides as it does in production."""
+    return list(weights) == [BASE]
+
+
+def weighted(each: Mapping[int, np.ndarray], weights: Mapping[int, float]) -> np.ndarray:
+    """Probabilities of models, summed with their weights."""
+    if len(weights) == 1:
+        return each[next(iter(weights))]
+    return np.asarray(sum(weight * each[k] for k, weight in weights.items()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +196,7 @@ class Trials:
         refuse_nan(rows, self.learner)
         self.rows = rows
         self.onehot = one_hot(self.y_train, len(self.classes))
+        self._reasons: dict[Strategy, str] = {}
         self._trained: dict[tuple[Strategy, int], int | Exception] = {}  # where its model is, or why there is none
         self._seconds: dict[tuple[Strategy, int], float] = {}
         self._means: dict[tuple[int, ...], int] = {}  # averages of several models
@@ -212,13 +225,23 @@ class Trials:
         if self.base_proba is None and (strategy.needs_base or blend is not None):
             return "it needs a base."
         if blend is not None and blend.of == "weights":
-            reason = self.learner.cannot_average(self.start[1])
+            reason = self._cannot_average
         elif blend is not None and not self.servable:
             reason = "the base is known only by its probabilities of these rows, so that it cannot be served."
         else:
             reason = ""
         parts = dict.fromkeys(one for one, _ in trainings(strategy))
-        return next(filter(None, [reason, *(self.learner.cannot(one, self.start[1]) for one in parts)]), "")
+        return next(filter(None, [reason, *map(self._cannot_train, parts)]), "")
+
+    @functools.cached_property
+    def _cannot_average(self) -> str:
+        return self.learner.cannot_average(self.start[1])
+
+    def _cannot_train(self, strategy: Strategy) -> str:
+        """Asked once for each: every position of a dial has the same members, and a network is made to look."""
+        if strategy not in self._reasons:
+            self._reasons[strategy] = self.learner.cannot(strategy, self.start[1])
+        return self._reasons[strategy]
 
     def run(self, strategies: Iterable[Strategy]) -> None:
         """Train strategies and measure them; what fails or cannot be done is a row with its reason."""
@@ -352,10 +375,7 @@ class Trials:
             if place != BASE and place not in self._model_probas:
                 self._model_probas[place] = self.models[place].proba(self.X_choose)
         assert self.ruler is not None
-        each = {k: self.ruler.base_proba if k == BASE else self._model_probas[k] for k in served}
-        if len(served) == 1:
-            return each[next(iter(served))]
-        return np.asarray(sum(weight * each[k] for k, weight in served.items()))
+        return weighted({k: self.ruler.base_proba if k == BASE else self._model_probas[k] for k in served}, served)
 
     def _keep(self, strategy: Strategy, served: dict[int, float] | None, reason: str, status: str) -> None:
         row = Candidate(
@@ -370,7 +390,7 @@ class Trials:
         if served is not None and self.ruler is not None:
             try:
                 proba = self.proba(served)
-                row = self.ruler.measure(row, proba, list(served) == [BASE])
+                row = self.ruler.measure(row, proba, only_base(served))
             except Exception as error:
                 if not self.frontier:
                     raise

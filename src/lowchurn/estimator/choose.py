@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn.estimator.base import WHO
-from lowchurn.estimator.candidates import BASE, Dialled, Ruler, Terms, Trained, Trials
+from lowchurn.estimator.candidates import BASE, Dialled, Ruler, Terms, Trained, Trials, only_base, weighted
 from lowchurn.estimator.frontier import Candidate, Selection
 from lowchurn.estimator.searching import aim_below
 from lowchurn.estimator.split import whole_numbers
@@ -60,7 +60,7 @@ class Served:
 
     def decisions(self, X: Any) -> np.ndarray:
         """The likeliest class of each row as an index; where the base alone is served, what it decides itself."""
-        if list(self.weights) == [BASE]:
+        if only_base(self.weights):
             # These need not be those of its largest probability.
             decided = np.asarray(self.base.decisions(X))
             return decided if (decided >= 0).all() else np.where(decided >= 0, decided, self.proba(X).argmax(axis=1))
@@ -71,17 +71,10 @@ class Served:
         return weighted({k: self.part(k, X) for k in self.weights}, self.weights)
 
 
-def weighted(each: Mapping[int, np.ndarray], weights: Mapping[int, float]) -> np.ndarray:
-    """Probabilities of models, summed with their weights."""
-    if len(weights) == 1:
-        return each[next(iter(weights))]
-    return np.asarray(sum(weight * each[k] for k, weight in weights.items()))
-
-
 def singles(trials: Trials, ruler: Ruler) -> list[Offer]:
     """Every candidate by itself."""
     return [
-        Offer(served, row, ruler.cost(proba, list(served) == [BASE]))
+        Offer(served, row, ruler.cost(proba, only_base(served)))
         for row, served, proba in zip(trials.frontier, trials.served_as, trials.probas, strict=True)
         if proba is not None and served is not None
     ]
@@ -94,9 +87,8 @@ def kept_base(ruler: Ruler) -> Offer:
 
 
 def _mixed_in(row: Candidate, served: Mapping[int, float]) -> bool:
-    """Whether a candidate is worth a place in a mixture: what is one already is made of the rest, and of the many
-    positions of a dial of weights every tenth is enough."""
-    return BASE not in served and (math.isnan(row.dial) or round(10 * row.dial, 9).is_integer() or row.dial == 0)
+    """Whether a candidate has a place in a mixture; a mixture itself has not, and of a dial every tenth has."""
+    return BASE not in served and (math.isnan(row.dial) or round(10 * row.dial, 9).is_integer())
 
 
 def mixtures(trials: Trials, ruler: Ruler, budget: float | None, servable: bool, steps: int = 20) -> list[Offer]:
@@ -133,7 +125,7 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, servable: bool,
             for k, share in parts.items() if weight > 0 else ():
                 served[k] = served.get(k, 0.0) + float(weight) * share
         proba = trials.proba(served)
-        alone = list(served) == [BASE]
+        alone = only_base(served)
         row = ruler.measure(Candidate("mixture", f"epsilon={epsilon:.3g}"), proba, alone)
         offers.append(Offer(served, row, ruler.cost(proba, alone)))
     return offers
@@ -216,7 +208,7 @@ def fall_back(
     picked, _ = choose(blends, ruler.terms, budget, blends[0])
     if picked is None:  # even the base changes decisions where classes are gone
         picked = min(blends, key=lambda offer: (offer.churn, offer.cost))
-    what = "The base is kept as it is" if list(picked.weights) == [BASE] else "A blend with the base is served"
+    what = "The base is kept as it is" if only_base(picked.weights) else "A blend with the base is served"
     return picked, (
         f"no candidate keeps max_churn={budget:g} on held-out rows; the least churn is {least:.3g}. "
         f"{what}. Raise the budget, or try a start from the base or other strategies, to serve one model."
@@ -321,6 +313,6 @@ def certified_changes(
     for offer in offers:
         each = {k: kept[k] if k in kept else models[k].proba(X) for k in offer.weights}
         kept |= {k: proba for k, proba in each.items() if uses[k] > 1}
-        values = judge.changes(weighted(each, offer.weights), list(offer.weights) == [BASE])
+        values = judge.changes(weighted(each, offer.weights), only_base(offer.weights))
         found.append(values if copies is None else np.repeat(values, copies))
     return found
