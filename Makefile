@@ -4,13 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test test-slow test-gpu test-spark check format clean \
+.PHONY: help demo test test-slow test-stress test-gpu test-spark check format clean \
 	bench-combine bench-engine bench-audit bench-learners bench-search bench-dial bench-table1
 
 help:
 	@echo "make demo           install what the demo needs and run it"
 	@echo "make test           install the dev extra and run the whole suite"
 	@echo "make test-slow      the long statistical checks as well"
+	@echo "make test-stress    fuzzing, kills and determinism of every command"
 	@echo "make test-spark     the audit on a local Spark (needs Java)"
 	@echo "make check          ruff (lint and format) and mypy"
 	@echo "make format         let ruff rewrite the files"
@@ -39,10 +40,13 @@ demo: $(VENV)/.core
 	$(BIN)/lowchurn demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not spark"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not stress and not gpu and not spark"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not gpu and not spark"
+	$(BIN)/python -m pytest -n 2 -m "not stress and not gpu and not spark"
+
+test-stress: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m stress tests
 
 test-spark: $(VENV)/.dev
 	$(PIP) -e ".[spark]"

@@ -1,0 +1,325 @@
+"""Files that are written whole or not at all, and nothing that is left behind.
+
+A file is written as a draft beside its place and moved there when it is complete, so a process that is killed leaves
+the old file or the new one, never a half. Links are followed, the mode of an existing file is kept, and devices and
+pipes (``/dev/stdout``, ``>(jq)``) are written to rather than replaced. The name of a draft contains the process that
+makes it: the next run removes the drafts of processes that are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PathLike = str | os.PathLike[str]
+
+# Another machine's processes cannot be asked whether they are alive: their drafts count as stale after a day.
+STALE_SECONDS = 24 * 3600
+# ".NAME.HOST-PID-RANDOM.lowchurn": a draft of a file, or a scratch folder
+_MARKED = re.compile(r"\.(?:.*\.)?(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{8}\.lowchurn", re.DOTALL)
+_HOST = hashlib.sha256(f"{uuid.getnode()}".encode()).hexdigest()[:8]
+
+
+def write_file(path: PathLike, data: bytes | str) -> None:
+    """Write one file whole or not at all; see :func:`write_files`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from lowchurn._files import write_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_file(f"{folder}/a.txt", b"all of it")
+    ...     pathlib.Path(folder, "a.txt").read_bytes()
+    b'all of it'
+    """
+    write_files({path: data})
+
+
+def write_files(contents: Mapping[PathLike, bytes | str]) -> None:
+    """Write several files: all drafts are complete before the first one is moved to its place.
+
+    Text is written as UTF-8; lone surrogates, which UTF-8 cannot hold, are written as escapes.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from lowchurn._files import write_files
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_files({f"{folder}/a.json": "{}", f"{folder}/b.html": "<p>"})
+    ...     sorted(os.listdir(folder))
+    ['a.json', 'b.html']
+    """
+    drafts: list[tuple[Path, Path]] = []
+    streams: list[tuple[Path, bytes]] = []
+    try:
+        for path, data in contents.items():
+            raw = data.encode("utf-8", errors="backslashreplace") if isinstance(data, str) else data
+            with _worded(path):
+                if is_stream(path):
+                    streams.append((Path(path), raw))
+                    continue
+                place = real_place(path)
+                clear_stale(place.parent)
+                draft = place.with_name(_mark(place.name))
+                drafts.append((draft, place))
+                _write_draft(draft, place, raw)
+        for path_, raw in streams:
+            with _worded(path_):
+                _write_stream(path_, raw)
+        for draft, place in drafts:
+            with _worded(place):
+                os.replace(draft, place)
+    finally:
+        for draft, _ in drafts:
+            draft.unlink(missing_ok=True)
+
+
+def check_outputs(
+    who: str, outputs: Mapping[str, PathLike | None], inputs: Mapping[str, PathLike | None] | None = None
+) -> None:
+    """Refuse, before any work, outputs that cannot be written, that are an input, or that are each other.
+
+    Parameters
+    ----------
+    who : str
+        Start of the error message.
+    outputs, inputs : mapping of option name to path
+        Names as the user knows them (``"--json"``, ``"out"``); entries of None are passed over. Links are followed,
+        so two names of one file count as one. An input that is a folder contains the files in it.
+
+    Examples
+    --------
+    >>> from lowchurn._files import check_outputs
+    >>> check_outputs("retrain", {"--out": "m.skops", "--report": "./m.skops"})
+    Traceback (most recent call last):
+    ...
+    ValueError: retrain: --out and --report must be different files, both are './m.skops'.
+    >>> check_outputs("retrain", {"--out": "rows.csv"}, {"--data": "rows.csv"})
+    Traceback (most recent call last):
+    ...
+    ValueError: retrain: --out must not overwrite --data, got 'rows.csv'.
+    >>> check_outputs("retrain", {"--out": "no-such-folder/m.skops"})
+    Traceback (most recent call last):
+    ...
+    ValueError: retrain: --out cannot be written to 'no-such-folder/m.skops': there is no folder 'no-such-folder'.
+    """
+    taken: dict[tuple[object, ...], str] = {}
+    read = {name: path for name, path in (inputs or {}).items() if path is not None}
+    for name, path in outputs.items():
+        if path is None:
+            continue
+        if is_stream(path):
+            continue
+        _check_place(who, name, path)
+        for other, source in read.items():
+            if _same(path, source) or _inside(path, source):
+                raise ValueError(f"{who}: {name} must not overwrite {other}, got {os.fspath(path)!r}.")
+        key = _identity(path)
+        if key in taken:
+            raise ValueError(f"{who}: {taken[key]} and {name} must be different files, both are {os.fspath(path)!r}.")
+        taken[key] = name
+
+
+def is_stream(path: PathLike) -> bool:
+    """Whether a path is a device, a pipe or another thing that is written to and cannot be replaced.
+
+    Examples
+    --------
+    >>> from lowchurn._files import is_stream
+    >>> is_stream("/dev/null"), is_stream("new.json")
+    (True, False)
+    """
+    # Redirected to a file, /dev/stdout is a regular file that the shell has open: replacing it would lose it.
+    if re.match(r"/(?:dev|proc)/", os.path.abspath(path)) and not os.path.abspath(path).startswith("/dev/shm/"):
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def goes_to_stdout(path: PathLike) -> bool:
+    """Whether a path is the standard output, so that nothing else may be printed there.
+
+    Examples
+    --------
+    >>> from lowchurn._files import goes_to_stdout
+    >>> goes_to_stdout("report.json")
+    False
+    """
+    try:
+        same = is_stream(path) and os.path.samestat(os.stat(path), os.fstat(1))
+        return same and not os.path.samefile(path, os.devnull)
+    except OSError:
+        return False
+
+
+def real_place(path: PathLike) -> Path:
+    """Where a file is written in truth: links are followed, also those that lead to a file that is not there yet.
+
+    Examples
+    --------
+    >>> from lowchurn._files import real_place
+    >>> real_place("report.json").name
+    'report.json'
+    """
+    return Path(os.path.realpath(path))
+
+
+@contextlib.contextmanager
+def scratch_folder(folder: PathLike | None = None) -> Iterator[Path]:
+    """A folder for intermediate results, removed at the end; those of killed runs are removed at the start.
+
+    Examples
+    --------
+    >>> from lowchurn._files import scratch_folder
+    >>> with scratch_folder() as place:
+    ...     _ = (place / "rows.bin").write_bytes(b"1")
+    >>> place.exists()
+    False
+    """
+    place = make_scratch(folder)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def make_scratch(folder: PathLike | None = None) -> Path:
+    """Make a scratch folder that the caller removes.
+
+    Examples
+    --------
+    >>> import shutil
+    >>> from lowchurn._files import make_scratch
+    >>> place = make_scratch()
+    >>> place.is_dir()
+    True
+    >>> shutil.rmtree(place)
+    """
+    parent = Path(tempfile.gettempdir() if folder is None else folder)
+    clear_stale(parent)
+    place = parent / _mark("scratch")
+    place.mkdir(mode=0o700)
+    return place
+
+
+def clear_stale(folder: PathLike) -> list[Path]:
+    """Remove drafts and scratch folders whose process is gone; return what was removed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from lowchurn._files import clear_stale
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     clear_stale(folder)
+    []
+    """
+    removed = []
+    try:
+        entries = [e for e in os.scandir(folder) if e.name.endswith(".lowchurn")]
+    except OSError:
+        return []
+    for entry in entries:
+        found = _MARKED.fullmatch(entry.name)
+        if found is None or not _is_stale(entry, found["host"], int(found["pid"])):
+            continue
+        with contextlib.suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+            removed.append(Path(entry.path))
+    return removed
+
+
+def _is_stale(entry: os.DirEntry[str], host: str, pid: int) -> bool:
+    if host != _HOST or os.name == "nt":  # on Windows, asking for a process by signal 0 would end it
+        with contextlib.suppress(OSError):
+            return time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_SECONDS
+        return False
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def _mark(name: str) -> str:
+    # A draft's name is longer than its file's; file systems allow 255 bytes.
+    short = name.encode()[:180].decode(errors="ignore")
+    return f".{short}.{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.lowchurn"
+
+
+def _write_draft(draft: Path, place: Path, data: bytes) -> None:
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with os.fdopen(handle, "wb") as file:
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(draft, stat.S_IMODE(os.stat(place).st_mode))
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_stream(path: Path, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as file:
+        file.write(data)
+
+
+def _check_place(who: str, name: str, path: PathLike) -> None:
+    text = os.fspath(path)
+    cannot = f"{who}: {name} cannot be written to {text!r}:"
+    if not text or "\0" in text:
+        raise ValueError(f"{cannot} it is no file name.")
+    place = real_place(path)
+    if place.is_dir() or text.endswith(os.sep):
+        raise ValueError(f"{cannot} it is a folder.")
+    if not place.parent.is_dir():
+        shown = place.parent if os.path.islink(path) else Path(path).parent
+        raise ValueError(f"{cannot} there is no folder {str(shown)!r}.")
+    draft = place.with_name(_mark(place.name))
+    try:
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        draft.unlink()
+    except OSError as error:
+        raise ValueError(f"{cannot} {error.strerror}.") from None
+
+
+def _identity(path: PathLike) -> tuple[object, ...]:
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return (os.path.realpath(path),)
+
+
+def _same(path: PathLike, other: PathLike) -> bool:
+    return _identity(path) == _identity(other)
+
+
+def _inside(path: PathLike, folder: PathLike) -> bool:
+    return os.path.isdir(folder) and real_place(folder) in real_place(path).parents
+
+
+@contextlib.contextmanager
+def _worded(path: PathLike) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ValueError(f"write: cannot write {os.fspath(path)!r}: {error.strerror}.") from None

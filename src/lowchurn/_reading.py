@@ -1,0 +1,116 @@
+"""Structured files from outside, checked before they are used.
+
+A model file, a report, a frontier or a TOML file may be damaged or made by somebody else. Its structure is written
+down once as a type (a dataclass), and reading gives a value of that type or one clear line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# Far more than any of our files needs; deeper nesting exhausts the stack of the parser.
+DEEPEST = 64
+
+
+def read_json(who: str, name: str, data: bytes | str, kind: type[T]) -> T:
+    """Decode JSON and check it against a type.
+
+    Parameters
+    ----------
+    who : str
+        Start of the error message.
+    name : str
+        What is read, in the words of the message, such as ``"the frontier 'tried.json'"``.
+    data : bytes or str
+        The JSON.
+    kind : type
+        What it must be: a dataclass, or any other type that msgspec knows, such as ``dict[str, float]``.
+
+    Examples
+    --------
+    >>> from lowchurn._reading import read_json
+    >>> read_json("audit", "the frontier 'tried.json'", '{"churn": 0.1}', dict[str, float])
+    {'churn': 0.1}
+    >>> read_json("audit", "the frontier 'tried.json'", '{"churn": "low"}', dict[str, float])
+    Traceback (most recent call last):
+    ...
+    ValueError: audit: the frontier 'tried.json' has the wrong structure: Expected `float`, got `str` - at `$[...]`.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    try:
+        if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")):
+            raw = raw.decode("utf-8-sig" if raw.startswith(b"\xef") else "utf-16").encode()
+        found = json.loads(raw)
+    except RecursionError:
+        raise ValueError(f"{who}: {name} is nested too deeply.") from None
+    except ValueError as error:
+        raise ValueError(f"{who}: {name} is not valid JSON ({_one_line(error)}).") from None
+    return check_structure(who, name, found, kind)
+
+
+def read_toml(who: str, path: str | os.PathLike[str], kind: type[T]) -> T:
+    """Read a TOML file and check it against a type.
+
+    Examples
+    --------
+    >>> from lowchurn._reading import read_toml
+    >>> read_toml("audit", "no-such.toml", dict)
+    Traceback (most recent call last):
+    ...
+    ValueError: audit: cannot read 'no-such.toml': No such file or directory.
+    """
+    shown = repr(os.fspath(path))
+    try:
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"{who}: cannot read {shown}: {error.strerror}.") from None
+    except RecursionError:
+        raise ValueError(f"{who}: {shown} is nested too deeply.") from None
+    except ValueError as error:
+        raise ValueError(f"{who}: {shown} is not valid TOML ({_one_line(error)}).") from None
+    return check_structure(who, shown, found, kind)
+
+
+def check_structure(who: str, name: str, found: Any, kind: type[T]) -> T:
+    """Check plain data (dicts, lists, strings, numbers) against a type and return it as that type.
+
+    Examples
+    --------
+    >>> from lowchurn._reading import check_structure
+    >>> check_structure("load", "'m.skops'", {"rows": 3}, dict[str, int])
+    {'rows': 3}
+    """
+    try:
+        import msgspec
+    except ImportError:
+        raise ImportError(f'{who}: msgspec is needed to read {name}. Run: pip install "lowchurn[save]"') from None
+    if _depth(found) > DEEPEST:
+        raise ValueError(f"{who}: {name} is nested too deeply.")
+    try:
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{who}: {name} has the wrong structure: {_one_line(error)}.") from None
+
+
+def _depth(value: Any) -> int:
+    """How many lists and dicts are inside each other, without recursion."""
+    deepest, level = 0, [value]
+    while level and deepest <= DEEPEST:
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner.extend(item.values())
+            elif isinstance(item, list):
+                inner.extend(item)
+        deepest, level = deepest + 1, inner
+    return deepest
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
