@@ -186,7 +186,7 @@ class Trials:
 
     def __post_init__(self) -> None:
         steps, final = take_apart(self.estimator)
-        self.learner: Learner = learner_for(final, self.classes)
+        self.learner: Learner = learner_for(final, self.classes, self.start[1])
         rows = _safe_indexing(self.X, self.train.rows)
         self.y_train = self.y[self.train.rows]
         self.preprocessing: Any = None
