@@ -79,7 +79,7 @@ class CatBoostLearner(BoostingLearner):
     @classmethod
     def blueprint(cls, base: Any) -> Any:
         made = super().blueprint(base)
-        if isinstance(base, cls.model):
+        if isinstance(base, cls.model) or not base.is_fitted():
             return made
         changed: dict[str, Any] = {}
         if cls.rounds_of(base) is not None and first_given(base.get_params(), cls.rate_names) is None:
@@ -166,9 +166,7 @@ class CatBoostLearner(BoostingLearner):
             raise ValueError(f"its probabilities are not those of its scores (loss {loss or 'unknown'})")
         if len(base.classes_) == 2 and base.get_probability_threshold() != 0.5:
             raise ValueError("it decides at a threshold of its own")
-        return CatBoostModel(
-            [Stage(base)], base.classes_, threads=first_given(base.get_params(), cls.thread_names)
-        )
+        return CatBoostModel([Stage(base)], base.classes_, threads=first_given(base.get_params(), cls.thread_names))
 
 
 def _made(estimator: Any, changed: dict[str, Any]) -> Any:

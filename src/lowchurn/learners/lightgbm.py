@@ -217,10 +217,10 @@ def check_scores(booster: Any) -> None:
     head = booster.model_to_string(num_iteration=1).partition("\n\n")[0].splitlines()
     objective = next((line.partition("=")[2] for line in head if line.startswith("objective=")), "")
     name, *details = objective.split() or [""]
-    if name not in ("binary", "cross_entropy", "multiclass") or any(
-        detail.startswith("sigmoid:") and float(detail[8:]) != 1 for detail in details
-    ):
-        raise ValueError(f"its probabilities are not those of its scores (objective {objective or 'unknown'})")
+    scaled = any(detail.startswith("sigmoid:") and float(detail[8:]) != 1 for detail in details)
+    if name not in ("binary", "cross_entropy", "multiclass") or scaled or "average_output" in head:
+        kind = "random forest" if "average_output" in head else f"objective {objective or 'unknown'}"
+        raise ValueError(f"its probabilities are not those of its scores ({kind})")
 
 
 def soft_objective(targets: np.ndarray, weight: np.ndarray | None) -> Callable[[Any, Any], tuple[Any, Any]]:
