@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from joblib import effective_n_jobs
+from sklearn.utils.validation import has_fit_parameter
 
 from lowchurn.learners.boosting import BoostedModel, BoostingLearner, Stage, first_given
 from lowchurn.learners.native import lightgbm_booster
@@ -110,8 +111,10 @@ class LightGBMLearner(BoostingLearner):
         if held_out is None:
             return estimator.fit(X, y, sample_weight=weight)
         rows, labels, weights = held_out
-        stopping = {"eval_set": [(rows, labels)], "eval_sample_weight": None if weights is None else [weights]}
-        return estimator.fit(X, y, sample_weight=weight, **stopping)
+        renamed = has_fit_parameter(estimator, "eval_X")  # since 4.7
+        part = {"eval_X": rows, "eval_y": labels} if renamed else {"eval_set": [(rows, labels)]}
+        part["eval_sample_weight"] = None if weights is None else [weights]
+        return estimator.fit(X, y, sample_weight=weight, **part)
 
     def booster_in(self, fitted: Any) -> Any:
         return fitted.booster_
