@@ -95,8 +95,10 @@ class CatBoostLearner(BoostingLearner):
 
     @classmethod
     def rounds_of(cls, base: Any) -> int | None:
-        rounds = base.tree_count_ if base.is_fitted() else None
-        return int(rounds) if rounds and rounds < cls.rounds_in(base) else None
+        if not base.is_fitted():
+            return None
+        asked = base.get_all_params().get("iterations", cls.rounds_in(base))  # get_params may be those of no training
+        return int(base.tree_count_) if 0 < base.tree_count_ < asked else None
 
     @classmethod
     def stops_early(cls, estimator: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn.learners._trees import Damaged, check_lightgbm, check_xgboost
+from lowchurn.learners._trees import check_lightgbm, check_xgboost, require
 from lowchurn.learners.base import extra_missing
 
 NATIVE_ENDINGS = (".txt", ".json", ".ubj", ".cbm")
@@ -77,10 +77,7 @@ def native_model(path: str | Path, classes: Any = None) -> Any:
     if path.suffix == ".txt":
         model = _lightgbm(who, name, data)
     elif path.suffix == ".cbm":
-        try_catboost(who, path)
-        model = catboost_model(who, name, data)
-        if model.get_all_params().get("loss_function", "").partition(":")[0] not in CATBOOST_CLASSIFIERS:
-            raise ValueError(f"{who}: {name} must be a classifier, and its loss is that of another model.")
+        model = _catboost(who, path, data)
     else:
         model = _xgboost(who, name, data)
     return model if classes is None else _with_labels(who, name, model, np.asarray(classes))
@@ -109,6 +106,18 @@ def _xgboost(who: str, name: str, data: bytes) -> Any:
         if best is None:  # Booster.predict uses all trees, XGBClassifier's those up to the best round
             fitted.get_booster().set_attr(best_iteration=None)
         return XGBoostLearner.stages_of(fitted)
+
+
+def _catboost(who: str, path: Path, data: bytes) -> Any:
+    catboost = _library(who, "catboost")
+    with _refused(who, repr(str(path))):
+        check_catboost(data)
+    try_catboost(who, path)
+    with _refused(who, repr(str(path))):
+        model = catboost.CatBoostClassifier().load_model(path)  # by its path: bytes come without parameters
+        loss = str(model.get_all_params().get("loss_function", "")).partition(":")[0]
+        require(loss in CATBOOST_CLASSIFIERS, f"its loss is {loss}, which is not that of a classifier")
+        return model
 
 
 def _with_labels(who: str, name: str, model: Any, labels: np.ndarray) -> Any:
@@ -151,9 +160,14 @@ def catboost_model(who: str, name: str, data: bytes) -> Any:
     """A model of CatBoost from its file."""
     catboost = _library(who, "catboost")
     with _refused(who, name):
-        if len(data) < 8 or data[:4] != b"CBM1" or int.from_bytes(data[4:8], "little") > len(data) - 8:
-            raise Damaged("it is cut short, or no file of CatBoost")
+        check_catboost(data)
         return catboost.CatBoostClassifier().load_model(blob=data)
+
+
+def check_catboost(data: bytes) -> None:
+    """Check the header of a file of CatBoost: what it is, and that it is as long as it says."""
+    size = int.from_bytes(data[4:8], "little")
+    require(data[:4] == b"CBM1" and 0 < size <= len(data) - 8, "it is cut short, or no file of CatBoost")
 
 
 def try_catboost(who: str, path: Path) -> None:
