@@ -1,9 +1,12 @@
 """A fitted model of a library as stages has its own probabilities, or is refused: every kind of base."""
 
 import copy
+import datetime
 import functools
 import json
+import pickle
 import warnings
+from decimal import Decimal
 
 import lightgbm
 import numpy as np
@@ -237,3 +240,32 @@ def test_files_of_an_earlier_version_are_read():
     }
     read = model_from_files(learner, files | {"about.json": json.dumps(old).encode()})
     np.testing.assert_allclose(read.predict_proba(X), model.predict_proba(X), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([False, True]),
+        np.array([2**60, 2**60 + 1]),
+        np.array([0.5, 1.5]),
+        np.array(["2020-01-01", "2021-01-01"], dtype="M8[ns]"),
+        np.array(["2020-01-01", "2021-01-01"], dtype="M8[D]"),
+        np.array(["a", "b"], dtype=object),
+        np.array([datetime.date(2020, 1, 1), datetime.date(2021, 1, 1)], dtype=object),
+        np.array([Decimal("1.1"), Decimal("2.2")], dtype=object),
+    ],
+    ids=lambda labels: f"{labels.dtype} {type(labels[0]).__name__}",
+)
+def test_labels_of_every_type_come_back(labels):
+    model = learner_for(lgbm(), labels).fit(X, Job(np.eye(2)[Y[2]]))
+    assert model.predict(X).tolist() == labels[model.predict_proba(X).argmax(axis=1)].tolist()
+    again = pickle.loads(pickle.dumps(model))
+    assert again.classes_.dtype == labels.dtype
+    assert again.classes_.tolist() == labels.tolist()
+    if isinstance(labels[0], Decimal | datetime.date):
+        with pytest.raises(ValueError, match="save: labels must be numbers, text or dates of numpy"):
+            model_to_files(model)
+    else:
+        read = model_from_files(*model_to_files(model))
+        assert read.classes_.dtype == labels.dtype
+        assert read.classes_.tolist() == labels.tolist()

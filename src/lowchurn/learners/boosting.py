@@ -114,7 +114,20 @@ class BoostedModel(abc.ABC):
 
     def to_files(self) -> dict[str, bytes]:
         """Native model files and a small description."""
-        about = _About(
+        about = self._about()
+        if self.classes_.dtype.kind in "mM":
+            about = dataclasses.replace(about, classes=self.classes_.astype(np.int64).tolist())
+        try:
+            text = json.dumps(dataclasses.asdict(about)).encode()
+        except TypeError as error:
+            raise ValueError(
+                f"save: labels must be numbers, text or dates of numpy to be written to a file ({error}). "
+                "Train on labels of one of these types."
+            ) from None
+        return {"about.json": text, **self._booster_files()}
+
+    def _about(self) -> _About:
+        return _About(
             classes=self.classes_.tolist(),
             dtype=self.classes_.dtype.str if self.classes_.dtype.kind != "O" else "O",
             start=None if self.start is None else [float(v).hex() for v in self.start],
@@ -122,8 +135,9 @@ class BoostedModel(abc.ABC):
             settings=[stage.settings for stage in self.stages],
             threads=self.threads,
         )
-        files = {f"stage{k}": self.booster_bytes(stage.booster) for k, stage in enumerate(self.stages)}
-        return {"about.json": json.dumps(dataclasses.asdict(about)).encode(), **files}
+
+    def _booster_files(self) -> dict[str, bytes]:
+        return {f"stage{k}": self.booster_bytes(stage.booster) for k, stage in enumerate(self.stages)}
 
     @classmethod
     def from_files(cls, files: dict[str, bytes]) -> Self:
@@ -164,11 +178,13 @@ class BoostedModel(abc.ABC):
         """Read what :meth:`booster_bytes` wrote; ValueError where it is something else."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.to_files()}  # native files survive a change of the library's version
+        # Native files survive a change of the library's version; labels may be anything.
+        return {"about": dataclasses.asdict(self._about()), "files": self._booster_files()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         files = state["files"]
-        self.__dict__.update(type(self)._from(_About(**json.loads(files["about.json"])), files).__dict__)
+        about = state["about"] if "about" in state else json.loads(files["about.json"])  # before version 0.2
+        self.__dict__.update(type(self)._from(_About(**about), files).__dict__)
 
 
 class BoostingLearner(Learner):
