@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-NUMBERS = re.compile(r"(-?([0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|inf|nan)( |$))*")
+NUMBERS = re.compile(r" *(-?([0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|inf|nan)( +|$))*")
+CONTROLS = re.compile(rb"[\x00-\x09\x0b-\x1f]")
+KEY = re.compile(r"[A-Za-z_]+=")
 WHOLE = re.compile(r"[-0-9 ]*")
 DEEPEST = 64
 # What follows the trees of LightGBM: counts of splits, parameters of the training, categories of pandas.
@@ -62,7 +64,8 @@ def check_lightgbm(data: bytes) -> None:
     lowchurn.learners._trees.Damaged: it is cut short, or no text file of LightGBM
     """
     head, blank, _ = data.partition(b"\n\n")
-    require(blank and data.startswith(b"tree\n") and b"\0" not in data, "it is cut short, or no text file of LightGBM")
+    require(blank and data.startswith(b"tree\n"), "it is cut short, or no text file of LightGBM")
+    require(not CONTROLS.search(data), "it contains control characters")
     fields = _fields(head.decode())
     features = _count(fields, "max_feature_idx") + 1
     groups, _ = _count(fields, "num_tree_per_iteration"), _count(fields, "num_class")
@@ -75,6 +78,7 @@ def check_lightgbm(data: bytes) -> None:
     for k, size in enumerate(sizes):
         block = data[place : place + size]
         require(block.startswith(b"Tree=%d\n" % k) and block.endswith(b"\n"), f"tree {k} is not where it should be")
+        require(b"\n\n" not in block.rstrip(b"\n"), f"tree {k} is cut in two")
         _check_lightgbm_tree(_fields(block.decode()), features)
         place += int(size)
     require(TAIL.fullmatch(data, place), "its end is missing or damaged")
@@ -84,12 +88,14 @@ def _check_lightgbm_tree(fields: Mapping[str, str], features: int) -> None:
     leaves, cats = _count(fields, "num_leaves"), _count(fields, "num_cat")
     require(leaves >= 1, "a tree has no leaf")
     require(len(_floats(fields, "leaf_value")) == leaves, "a tree has leaves without value")
+    require("shrinkage" not in fields or len(_floats(fields, "shrinkage")) == 1, "shrinkage must be a number")
+    require(fields.get("is_linear", "0").strip() in ("0", "1"), "is_linear must be 0 or 1")
     for name, count in LIGHTGBM_NUMBERS.items():
         if name in fields and (leaves > 1 or fields[name].strip()):
             require(
                 len(_floats(fields, name)) in (leaves - count, 0 if leaves == 1 else -1), f"{name} has a wrong length"
             )
-    if "is_linear" in fields and fields["is_linear"].strip() not in ("", "0"):
+    if fields.get("is_linear", "0").strip() == "1":
         counts, used = _integers(fields, "num_features"), _integers(fields, "leaf_features")
         require(len(counts) == leaves and (counts >= 0).all() and counts.sum() == len(used), "a linear leaf is damaged")
         require(((used >= 0) & (used < features)).all(), "a linear leaf has features that are not there")
@@ -103,7 +109,9 @@ def _check_lightgbm_tree(fields: Mapping[str, str], features: int) -> None:
         _floats(fields, "threshold"),
     )
     left, right = _integers(fields, "left_child"), _integers(fields, "right_child")
-    require({len(part) for part in (split, kinds, thresholds, left, right)} == {leaves - 1}, "a tree lacks nodes")
+    others = [_floats(fields, name) for name in ("split_gain", "internal_value")]
+    parts = (split, kinds, thresholds, left, right, *others)
+    require({len(part) for part in parts} == {leaves - 1}, "a tree lacks nodes")
     require(((split >= 0) & (split < features)).all(), "a node asks for a feature that is not there")
     children = np.concatenate([left, right])
     require(((children >= -leaves) & (children < leaves - 1) & (children != 0)).all(), "a node lacks a child")
@@ -120,15 +128,15 @@ def _check_lightgbm_tree(fields: Mapping[str, str], features: int) -> None:
 LIGHTGBM_NUMBERS = {
     "leaf_weight": 0,
     "leaf_count": 0,
-    "split_gain": 1,
-    "internal_value": 1,
     "internal_weight": 1,
     "internal_count": 1,
 }
 
 
 def _fields(text: str) -> dict[str, str]:
-    found = {key: value for key, _, value in (line.partition("=") for line in text.split("\n"))}
+    lines = [line for line in text.split("\n") if line and line not in ("tree", "average_output")]
+    require(all(KEY.match(line) for line in lines), "a line has no name")
+    found = {key: value for key, _, value in (line.partition("=") for line in lines)}
     free = ("feature_names", "monotone_constraints")
     require(not any("=" in value for key, value in found.items() if key not in free), "a line has two values")
     return found
