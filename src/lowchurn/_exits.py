@@ -27,7 +27,7 @@ from lowchurn._terminal import printable
 BAD_INPUT = 2
 INTERNAL_ERROR = 4
 CODES = {
-    0: "done; PASS",
+    0: "done or PASS",
     1: "FAIL, or a certificate was asked for and not obtained",
     BAD_INPUT: "bad input",
     3: "INCONCLUSIVE",
