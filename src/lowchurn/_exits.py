@@ -142,7 +142,7 @@ def _explained(error: BaseException, names: Mapping[str, str], debug: bool) -> i
         return _usage(error)
     if debug:
         for line in "".join(traceback.format_exception(error)).splitlines():
-            _write_line(printable(line))
+            _write_line(f"| {printable(line)}")
     if isinstance(error, MemoryError):
         details = f" ({error})" if str(error) else ""
         tell("error", f"not enough memory{details}. Use fewer rows or columns, or more memory.", "bold red")
