@@ -181,7 +181,7 @@ def test_signals_clean_up_and_print_one_line(tmp_path, number):
     process = started(tmp_path)
     process.send_signal(number)
     process.send_signal(number)  # as `timeout` does
-    out, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == 128 + number or (number == signal.SIGINT and process.returncode in (130, -2))
     assert err == "stopped.\n" or number == signal.SIGINT
     assert list(tmp_path.iterdir()) == []
@@ -191,7 +191,7 @@ def test_a_signal_ends_the_workers(tmp_path):
     process = started(tmp_path, "--jobs", 2, start_new_session=True)
     time.sleep(1.5)
     os.kill(process.pid, signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 143
     assert err.endswith("stopped.\n")
     assert list(tmp_path.iterdir()) == []

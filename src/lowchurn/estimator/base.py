@@ -306,6 +306,11 @@ class OnnxModel:
             self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         except Exception as error:
             raise ValueError(f"{WHO}: base must be a readable ONNX file, got {str(path)!r} ({error}).") from error
+        inputs = self._session.get_inputs()
+        if len(inputs) > 1:
+            self.feature_names_in_ = np.array([each.name for each in inputs], dtype=object)
+        elif inputs and inputs[0].shape and isinstance(inputs[0].shape[-1], int):
+            self.n_features_in_ = inputs[0].shape[-1]
 
     def __call__(self, X: Any) -> Any:
         inputs = self._session.get_inputs()

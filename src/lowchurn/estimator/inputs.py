@@ -98,9 +98,10 @@ def progress(verbose: int) -> Iterator[Bar]:
     if not verbose:
         yield Bar()
         return
+    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress() as shown:
+    with Progress(console=Console(stderr=True)) as shown:  # the standard output is for results
         bar = Bar(shown)
         yield bar
         shown.update(bar.task, completed=bar.total)

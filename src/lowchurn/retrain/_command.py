@@ -121,7 +121,10 @@ def retrain_files(
         )
     model.set_params(estimator=choose_estimator(estimator, production, X), base=production)
     try:
-        model.fit(X, y, weights, **masks)
+        with warnings.catch_warnings():
+            # The number of columns has been compared, and no more is known of a base without names.
+            warnings.filterwarnings("ignore", message="X has feature names, but", category=UserWarning)
+            model.fit(X, y, weights, **masks)
     except TypeError as error:
         if str(error).startswith("LowChurnClassifier: "):  # worded there: rows that the base cannot take
             raise ValueError(str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,22 @@ def choose_estimator(name: str, base: Any, X: Any) -> Any:
     kinds = {column: _kind(X[column]) for column in X.columns}
     dates = [column for column, kind in kinds.items() if kind == "dates"]
     if dates:
-        raise ValueError(f"{WHO}: {listed(dates)} hold dates. Leave them out with drop=, or turn them into numbers.")
+        raise ValueError(
+            f"{WHO}: dates cannot be features, got {listed(dates)}. Leave them out with drop=, or turn them into "
+            "numbers."
+        )
     numbers = [column for column, kind in kinds.items() if kind == "numbers"]
     words = [column for column, kind in kinds.items() if kind == "words"]
+    empty = [column for column in X.columns if X[column].isna().all()]
+    if empty:
+        warnings.warn(f"{WHO}: left out, since they have no value in any row: {listed(empty, 20)}.", stacklevel=2)
+        numbers = [column for column in numbers if column not in empty]
+        words = [column for column in words if column not in empty]
     infinite = [c for c in numbers if X[c].dtype.kind == "f" and np.isinf(X[c].to_numpy()).any()]
     if name == "logistic" and infinite:
         raise ValueError(
-            f"{WHO}: {listed(infinite)} have infinite values, which estimator='logistic' cannot use. Leave the columns "
-            "out with drop=, or use estimator='boosting'."
+            f"{WHO}: estimator='logistic' cannot use infinite values, got some in {listed(infinite)}. Leave the "
+            "columns out with drop=, or use estimator='boosting'."
         )
     if name == "logistic":
         onehot = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=5, sparse_output=False)

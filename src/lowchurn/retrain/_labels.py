@@ -72,7 +72,7 @@ def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.nda
     if all(PLAIN_WHOLE.fullmatch(text) for text in different):
         return _whole(where, [int(text) for text in texts])
     if all(PLAIN_NUMBER.fullmatch(text) for text in different):
-        if len({Decimal(text) for text in different}) < len(different):  # '1' and '1.0' would be one class
+        if len({float(text) for text in different}) < len(different):  # '1' and '1.0' would be one class
             return np.array(texts)
         return _floats(where, np.array([float(text) for text in texts]))
     return np.array(texts)
@@ -145,7 +145,9 @@ def _as_numbers(where: str, numbers: list[Any], known: Any) -> np.ndarray:
     kind = np.asarray(known).dtype
     if all(number == int(number) for number in numbers):
         whole = _whole(where, [int(number) for number in numbers])
-        return whole.astype(kind) if np.array_equal(whole.astype(kind), whole) else whole
+        converted = whole.astype(kind)
+        # by numbers of Python: numpy compares int64 with float64 and uint64 through float64
+        return converted if [int(c) for c in converted.tolist()] == whole.tolist() else whole
     return _floats(where, np.array([float(number) for number in numbers]))
 
 

@@ -88,8 +88,8 @@ class Rows:
         refused = [name for name in names if _is_nested(self.table.schema.field(name).type)]
         if refused:
             raise ValueError(
-                f"{WHO}: {listed(refused)} cannot be features: their values are lists, structures or bytes. "
-                "Leave them out with drop=, or write them as columns of numbers or text."
+                f"{WHO}: lists, structures and bytes cannot be features, got {listed(refused)}. Leave them out with "
+                "drop=, or write them as columns of numbers or text."
             )
         numbers = [n for n in names if self.typed and n in text and not _is_text(self.table.schema.field(n).type)]
         if numbers:
@@ -264,7 +264,12 @@ def _words(column: Any) -> Any:
     import pyarrow.compute as pc
 
     missing = pc.is_in(column, value_set=pa.array(sorted(MISSING)))
-    return pc.if_else(missing, pa.scalar(None, pa.string()), column).to_pandas()
+    return _with_nan(pc.if_else(missing, pa.scalar(None, pa.string()), column).to_pandas())
+
+
+def _with_nan(column: Any) -> Any:
+    """Missing values as NaN, as pandas reads them from CSV: encoders take None for another category."""
+    return column.where(column.notna(), np.nan) if column.dtype == object else column
 
 
 def _guessed(name: str, column: Any) -> Any:
@@ -281,7 +286,7 @@ def _guessed(name: str, column: Any) -> Any:
         except pa.ArrowInvalid:
             continue
     if pc.all(pc.is_in(pc.drop_null(text), value_set=pa.array(["True", "False", "TRUE", "FALSE", "true", "false"]))):
-        return pc.equal(pc.utf8_lower(text), "true").to_pandas()
+        return _with_nan(pc.equal(pc.utf8_lower(text), "true").to_pandas())
     words = _words(column)
     _warn_of_typos(name, words)
     return words
