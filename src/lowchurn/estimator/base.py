@@ -21,7 +21,7 @@ from sklearn.pipeline import Pipeline
 
 from lowchurn.checks import as_floats, check_weightlike, clip_rounding, to_numpy
 from lowchurn.estimator.labels import GONE, WHO, as_labels, codes, positions
-from lowchurn.learners import ALL
+from lowchurn.learners import ALL, NATIVE_ENDINGS, native_model
 from lowchurn.learners.base import extra_missing
 from lowchurn.learners.torch import is_network
 
@@ -33,9 +33,10 @@ class Base:
 
     servable = True
 
-    def __init__(self, model: Any, classes: np.ndarray) -> None:
+    def __init__(self, model: Any, classes: np.ndarray, names: Any = None) -> None:
         self.model = model
         self.classes = classes
+        self.names = names  # of its columns of probabilities, where the model does not name them
 
     @functools.cached_property
     def served(self) -> Any:
@@ -52,7 +53,7 @@ class Base:
             given = self._call(self.model, X)
         else:
             given = self._call(self.model.predict if hasattr(self.model, "predict") else self.model.predict_proba, X)
-        return read_decisions("the base", given, getattr(self.model, "classes_", None), self.classes)
+        return read_decisions("the base", given, self._names, self.classes)
 
     def _ask(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         model = self.model
@@ -60,7 +61,11 @@ class Base:
             given = self._call(model, X)
         else:
             given = self._call(model.predict_proba if hasattr(model, "predict_proba") else model.predict, X)
-        return read_probabilities("the base", given, getattr(model, "classes_", None), self.classes)
+        return read_probabilities("the base", given, self._names, self.classes)
+
+    @property
+    def _names(self) -> Any:
+        return getattr(self.model, "classes_", self.names)
 
     def _call(self, ask: Any, X: Any) -> Any:
         try:
@@ -150,8 +155,11 @@ def callable_only(model: Any) -> bool:
     return callable(model) and not hasattr(model, "predict")
 
 
-def find_base(base: Any, trusted: Any = ()) -> Any:
-    """The model behind ``base``: a path is read, everything else is handed back."""
+def find_base(base: Any, trusted: Any = (), classes: Any = None) -> Any:
+    """The model behind ``base``: a path is read, everything else is handed back.
+
+    ``classes`` are the labels in the order of the outputs of a native file that contains none.
+    """
     if not isinstance(base, str | Path):
         if is_network(base):
             raise ValueError(
@@ -169,6 +177,8 @@ def find_base(base: Any, trusted: Any = ()) -> Any:
         raise ValueError(f"{WHO}: base must be a file that is there, got {str(path)!r}.")
     if path.suffix == ".onnx":
         return OnnxModel(path)
+    if path.suffix in NATIVE_ENDINGS:
+        return native_model(path, classes)
     from lowchurn.estimator.saving import load
 
     return load(path, trusted=trusted)

@@ -211,7 +211,7 @@ class Trials:
     def __post_init__(self) -> None:
         steps, final = take_apart(self.estimator)
         self.labels = training_labels(self.classes)
-        self.learner: Learner = learner_for(final, self.labels)
+        self.learner: Learner = learner_for(final, self.labels, self.start[1])
         rows = _safe_indexing(self.X, self.train.rows)
         self.y_train = self.y[self.train.rows]
         self.preprocessing: Any = None
@@ -241,7 +241,7 @@ class Trials:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the selection has to tell about the trainings: what diverged, and what the learner did by itself."""
-        return (*self._diverged, *getattr(self.learner, "notes", ()))
+        return (*self._diverged, *self.learner.notes)
 
     @functools.cached_property
     def warm_rows(self) -> Any:

@@ -35,6 +35,7 @@ from lowchurn.estimator.choose import (
 from lowchurn.estimator.frontier import Selection
 from lowchurn.estimator.inputs import (
     as_mask,
+    check_budget,
     decides_otherwise,
     progress,
     refuse_other_classes,
@@ -190,7 +191,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             The base's probabilities of these rows (or its labels) instead of ``base``: in the order of X, or keyed by
             id (a mapping, or a data frame indexed by id) together with ``ids``.
         base_classes : list, optional
-            The classes of the columns of ``base_proba``; sorted labels of ``y``, or a data frame's columns by default.
+            The classes of the columns of ``base_proba``, or of a base that does not name them (a function, a file
+            without labels); sorted labels of ``y``, or a data frame's columns by default.
         ids : array of shape (n,), optional
             Keys of the rows in ``base_proba``.
         new : array, optional
@@ -201,7 +203,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         """
         budget = self._check_parameters()
         given = base_proba is not None
-        base = None if self.base is None or (given and self.estimator is not None) else find_base(self.base)
+        asked = self.base is not None and (not given or self.estimator is None)
+        base = find_base(self.base, classes=base_classes) if asked else None
         self._estimator = estimator = find_estimator(self.estimator, base, given or base is not None, self._seed())
         X, y = self._check_rows(X, y)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
@@ -224,7 +227,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if given:
             known = GivenBase(base_proba, base_classes, ids, len(index), self.classes_)
         else:
-            known = Base(base, self.classes_)
+            known = Base(base, self.classes_, base_classes)
         rows = split_for_budget(
             X,
             index,
@@ -447,8 +450,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         check_choice(WHO, "search", self.search, ("auto", "grid"))
         self._chosen_score = get_score(self.proper_score)
         if self.max_churn is not None:
-            high = 1.0 if self.churn == "hard" else math.inf
-            check_number(WHO, "max_churn", self.max_churn, 0, high, open_low=True, open_high=True)
+            check_budget(self.max_churn, self.churn == "hard")
         if self.confidence is not None:
             check_number(WHO, "confidence", self.confidence, 0, 1, open_low=True, open_high=True)
             if self.max_churn is None:

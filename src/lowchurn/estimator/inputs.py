@@ -11,9 +11,24 @@ from typing import Any
 import numpy as np
 from sklearn.utils import _safe_indexing
 
+from lowchurn.checks import check_number
 from lowchurn.estimator.base import Base, GivenBase
 from lowchurn.estimator.candidates import Ruler, Terms, Trials, clearly_worse
 from lowchurn.estimator.labels import GONE, WHO
+
+
+def check_budget(max_churn: float, hard: bool) -> None:
+    """A share of decisions above 0, or a divergence; a percentage is recognised."""
+    try:
+        check_number(WHO, "max_churn", max_churn, 0, 1.0 if hard else math.inf, open_low=True, open_high=True)
+    except ValueError as error:
+        hint = ""
+        if hard and isinstance(max_churn, int | float) and not isinstance(max_churn, bool):
+            if 1 <= max_churn <= 100:
+                hint = f" It is a share of the decisions: did you mean {max_churn / 100:g}?"
+            elif max_churn == 0:
+                hint = " No change at all is the base itself: keep serving it."
+        raise ValueError(f"{error}{hint}") from None
 
 
 def refuse_other_classes(known: Base | GivenBase, ruler: Ruler, classes: np.ndarray) -> None:
@@ -24,10 +39,12 @@ def refuse_other_classes(known: Base | GivenBase, ruler: Ruler, classes: np.ndar
             f"{WHO}: the base knows none of the classes {classes.tolist()[:5]}: it decides for others on every "
             "held-out row. Labels must be of the same kind on both sides."
         )
-    if gone.any() and hasattr(known.model, "predict_proba") and not hasattr(known.model, "classes_"):
+    if not isinstance(known, Base) or known.names is not None or hasattr(known.model, "classes_"):
+        return
+    if gone.any() and hasattr(known.model, "predict_proba"):
         raise ValueError(
             f"{WHO}: the base decides for classes that y does not have, and its columns of probabilities have no "
-            "names. Give a base that names them (ONNX: export with zipmap), or its answers as a table with base_proba."
+            "names. Name them: fit(..., base_classes=)."
         )
 
 

@@ -13,7 +13,7 @@ from sklearn.utils.validation import assert_all_finite
 
 from lowchurn.estimator.base import unwrap
 from lowchurn.estimator.labels import WHO
-from lowchurn.learners import ALL, Learner
+from lowchurn.learners import ALL, Learner, blueprint
 from lowchurn.learners.torch import NetworkClassifier, is_network
 
 
@@ -47,18 +47,13 @@ def own_kind(base: Any) -> Any:
         base = unwrap(getattr(base, "_estimator", None))
     if isinstance(base, Pipeline):
         return Pipeline([*thawed(base).steps[:-1], (base.steps[-1][0], own_kind(base[-1]))], memory=base.memory)
-    made = None
-    for learner in ALL:
-        if base is not None and learner.handles(base):
-            made = getattr(learner, "blueprint", clone)(base)
-            break
-    if made is None:
+    if base is None or not any(learner.has_blueprint(base) for learner in ALL):
         what = "a table of its answers" if base is None else f"a {type(base).__name__}"
         raise ValueError(
             f"{WHO}: estimator=None trains the base's own kind again, and the base is {what}, which does not tell how "
             "to train one. Give estimator=, the classifier to train."
         )
-    return thawed(made)
+    return thawed(blueprint(base))
 
 
 def thawed(estimator: Any) -> Any:
