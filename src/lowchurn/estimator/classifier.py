@@ -481,8 +481,14 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return X, y
 
     def _check_new_rows(self, X: Any) -> Any:
-        if hasattr(X, "columns"):
-            validate_data(self, X, reset=False, skip_check_array=True)
+        """Rows to predict. The model that answers checks their values, so plain ones are looked at for shape alone."""
+        columns, names = getattr(X, "columns", None), getattr(self, "feature_names_in_", None)
+        if columns is not None:
+            if names is None or list(columns) != names.tolist():
+                validate_data(self, X, reset=False, skip_check_array=True)
+            return X
+        plain = type(X) is np.ndarray and X.dtype.kind in "fiub" and names is None
+        if plain and X.ndim == 2 and len(X) > 0 and X.shape[1] == self.n_features_in_:
             return X
         return validate_data(
             self, X, reset=False, dtype=None, accept_sparse="csr", ensure_all_finite=self._must_be_finite
