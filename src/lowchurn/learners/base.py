@@ -119,8 +119,13 @@ class Learner(abc.ABC):
 
     @classmethod
     def blueprint(cls, base: Any) -> Any:
-        """An unfitted estimator of the kind and with the settings of a fitted one that :meth:`handles` accepts."""
-        return clone(base)
+        """An unfitted estimator of the kind and with the settings of a fitted one."""
+        return cls.unfitted(base)
+
+    @classmethod
+    def unfitted(cls, estimator: Any) -> Any:
+        """A copy of an estimator without what it learned."""
+        return clone(estimator)
 
     @classmethod
     @abc.abstractmethod
@@ -178,7 +183,7 @@ class Learner(abc.ABC):
 
     def prepared(self, job: Job) -> Any:
         """A clone of the estimator with the job's seed, unless it has a seed of its own."""
-        model = clone(self.estimator)
+        model = self.unfitted(self.estimator)
         given = model.get_params()
         name = next((seed for seed in self.seeds if given.get(seed) is not None), self.seeds[0])
         own = given.get(name)

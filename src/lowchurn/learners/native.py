@@ -9,19 +9,24 @@ NATIVE_ENDINGS = (".txt", ".json", ".ubj", ".cbm")
 
 
 def native_model(path: str | Path, classes: Any = None) -> Any:
-    """Read a model file of LightGBM, XGBoost or CatBoost.
-
-    Parameters
-    ----------
-    path : path
-        ``.txt`` of LightGBM, ``.json`` or ``.ubj`` of XGBoost, ``.cbm`` of CatBoost.
-    classes : array of shape (m,), optional
-        The labels of the classes in the order of the model's outputs. Files of LightGBM and XGBoost contain no
-        labels; without ``classes`` they are 0 to m - 1. Files of CatBoost contain theirs.
-
-    Returns
-    -------
-    classifier
-        Fitted, with ``classes_``, ``predict_proba`` and ``predict``; boosting can be continued from it.
-    """
     raise NotImplementedError
+
+
+def lightgbm_booster(who: str, name: str, data: bytes) -> Any:
+    import lightgbm
+
+    return lightgbm.Booster(model_str=data.decode())
+
+
+def xgboost_booster(who: str, name: str, data: bytes) -> Any:
+    import xgboost
+
+    booster = xgboost.Booster()
+    booster.load_model(bytearray(data))
+    return booster
+
+
+def catboost_model(who: str, name: str, data: bytes) -> Any:
+    import catboost
+
+    return catboost.CatBoostClassifier().load_model(blob=data)
