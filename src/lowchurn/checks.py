@@ -1,7 +1,7 @@
 """Checks of what a caller hands in.
 
 Every message says who complains, the rule, the value that broke it and, where there is one, the remedy:
-``Distill: lam must be in [0, 1], got 1.3.`` Nothing is silently repaired.
+``Distill: lam must be in [0, 1], got 1.3.`` Nothing is silently repaired, but for rounding in probabilities.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+ROUNDING = 1e-6  # how far single precision may carry a probability below 0
 Array = Any  # a numpy array or torch tensor: anything array_api_compat knows
 
 
@@ -92,13 +93,15 @@ def check_rows(who: str, **arrays: Array) -> int:
 def check_proba(who: str, name: str, proba: Any) -> Array:
     """Rows that are distributions: shape (n, m), finite, not negative, each summing to one.
 
-    The sum may be off by 1e-6 in double precision and by 1e-4 in lower ones.
+    The sum may be off by 1e-6 in double precision and by 1e-4 in lower ones. Values of up to 1e-6 below 0 are rounding
+    and become 0.
     """
     proba = as_floats(who, name, proba)
     if proba.ndim != 2:
         raise ValueError(f"{who}: {name} must have shape (rows, classes), got shape {tuple(proba.shape)}.")
     check_rows(who, **{name: proba})
     xp = array_api_compat.array_namespace(proba)
+    proba = clip_rounding(proba)
     check_weightlike(who, name, proba)
     sums = xp.sum(proba, axis=1)
     off = xp.abs(sums - 1.0)
@@ -110,6 +113,13 @@ def check_proba(who: str, name: str, proba: Any) -> Array:
             f"Divide each row by its sum if that is what you mean."
         )
     return proba
+
+
+def clip_rounding(proba: Array) -> Array:
+    """Probabilities with 0 in place of values that rounding carried below it; larger violations stay to be refused."""
+    xp = array_api_compat.array_namespace(proba)
+    rounded = (proba < 0) & (proba >= -ROUNDING)
+    return xp.where(rounded, xp.zeros_like(proba), proba) if bool(xp.any(rounded)) else proba
 
 
 def check_weightlike(who: str, name: str, values: Array) -> None:

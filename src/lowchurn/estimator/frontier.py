@@ -165,6 +165,8 @@ class Selection:
         Models trained in all, the plain retrain among them.
     rows : dict
         How many rows were used to train, choose and certify.
+    notes : tuple of str
+        What else to know: that the base is served unchanged and why, what failed, how many rounds were trained.
 
     Examples
     --------
@@ -184,6 +186,10 @@ class Selection:
     broken: float
     trainings: int
     rows: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", tuple(self.notes))  # a list where it was read from a file
 
     def __str__(self) -> str:
         parts = [name if weight == 1 else f"{weight:.3g} {name}" for name, weight in self.served.items()]
@@ -194,7 +200,7 @@ class Selection:
                 f"on {self.rows['choose']} held-out rows;"
             )
         many = "training" if self.trainings == 1 else "trainings"
-        return f"{' + '.join(parts)}: {self.rule}.{measured} {self.trainings} {many}."
+        return " ".join([f"{' + '.join(parts)}: {self.rule}.{measured} {self.trainings} {many}.", *self.notes])
 
 
 def share_interval(share: float, weights: np.ndarray, level: float = 0.95) -> tuple[float, float]:
