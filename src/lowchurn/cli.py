@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Names that settings have in Python where the option is called otherwise, for the words of errors.
 ALSO = {
-    "retrain": {"trusted": "--trust", "random_state": "--seed", "all_columns": "--all-columns"},
+    "retrain": {"trusted": "--trust", "random_state": "--seed", "classes": "--class"},
     "dial": {"trusted": "--trust"},
 }
 EXITS = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in CODES.items()) + "."
@@ -171,6 +171,13 @@ def retrain(
     all_columns: Annotated[
         bool, typer.Option("--all-columns", help="Train on columns that the base does not have as well.")
     ] = False,
+    base_classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class",
+            help="Class of an output of the base, in order, where its file has no names of classes. May be repeated.",
+        ),
+    ] = None,
     trust: Annotated[
         list[str] | None, typer.Option(help="Type or pickle file that may be read. May be repeated.")
     ] = None,
@@ -196,6 +203,7 @@ def retrain(
         {"new": new, "weight": weight, "drop": drop or []},
         trust or [],
         all_columns=all_columns,
+        base_classes=base_classes,
         random_state=seed,
         max_churn=max_churn,
         confidence=confidence,

@@ -59,7 +59,7 @@ def choose_columns(
     """
     if not columns:
         raise ValueError(f"{WHO}: there are no columns to train on beside the target.")
-    names = feature_names(base)
+    names = feature_names(base, columns)
     if names is None:
         _check_number(base, columns)
         return Chosen(list(columns))
@@ -78,7 +78,7 @@ def choose_columns(
 
 
 def _check_number(base: Any, columns: Sequence[str]) -> None:
-    number = getattr(base, "n_features_in_", None)
+    number = _feature_count(base)
     if isinstance(number, int | np.integer) and number != len(columns):
         advice = (
             f"Leave {len(columns) - number} of them out with drop=." if number < len(columns) else "Add the others."
@@ -89,8 +89,24 @@ def _check_number(base: Any, columns: Sequence[str]) -> None:
         )
 
 
-def feature_names(model: Any) -> list[str] | None:
+def _feature_count(model: Any) -> Any:
+    for find in (
+        lambda: model.n_features_in_,
+        lambda: len(model.feature_names_),  # CatBoost
+        lambda: model.stages[0].booster.num_feature(),  # LightGBM
+        lambda: model.stages[0].booster.num_features(),  # XGBoost
+    ):
+        try:
+            return find()
+        except Exception:  # another library's, or unknown
+            continue
+    return None
+
+
+def feature_names(model: Any, columns: Collection[str] = ()) -> list[str] | None:
     """The names of the columns that a model was fitted on; None where it has none.
+
+    Names that libraries make up for arrays count only where they are among ``columns``.
 
     Examples
     --------
@@ -109,15 +125,16 @@ def feature_names(model: Any) -> list[str] | None:
         lambda: model.feature_name(),  # LightGBM's booster
         lambda: model.get_booster().feature_names,  # XGBoost's classifier
         lambda: model.feature_names,  # XGBoost's booster
+        lambda: feature_names(model.stages[0].booster, columns),  # our own form of either
     ):
         try:
             names = find()
         except Exception:  # another library's, or unfitted
             continue
-        if names is not None and len(names) and not _made_up(names):
+        if names is not None and len(names) and (not _made_up(names) or set(names) <= set(columns)):
             return [str(name) for name in names]
     inner = model[-1] if isinstance(model, Pipeline) and len(model) == 1 else getattr(model, "estimator", None)
-    return None if inner is None or inner is model else feature_names(inner)
+    return None if inner is None or inner is model else feature_names(inner, columns)
 
 
 def _made_up(names: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lowchurn.estimator.base import find_base
 from lowchurn.estimator.saving import load, save
 from lowchurn.retrain._columns import Chosen, choose_columns, feature_names, listed, text_columns
 from lowchurn.retrain._estimators import choose_estimator
+from lowchurn.retrain._labels import classes_from_text
 from lowchurn.retrain._tables import read_rows
 
 WHO = "retrain"
@@ -52,6 +54,7 @@ def retrain_files(
     trusted: list[str] | None = None,
     *,
     all_columns: bool = False,
+    base_classes: Sequence[str] | None = None,
     **options: Any,
 ) -> Retrained:
     """Read rows and a base, retrain within the budget, write the model and a report.
@@ -77,6 +80,8 @@ def retrain_files(
         See :func:`lowchurn.load`.
     all_columns : bool
         Train on columns that the base does not have as well; without it they are left out.
+    base_classes : list of str, optional
+        The classes in the order of the base's outputs, where its file does not contain them.
     **options
         Parameters of :class:`~lowchurn.LowChurnClassifier`.
 
@@ -105,12 +110,15 @@ def retrain_files(
     new, weight, drop = given.get("new"), given.get("weight"), list(given.get("drop") or [])
     roles = [name for name in (target, new, weight) if name is not None]
     rows.check_known([*roles, *drop])
-    production = None if base is None else find_base(base, trusted or ())
-    named = feature_names(production) or ()
+    names = None
+    if base_classes is not None:
+        names = classes_from_text(f"{WHO}: base_classes", list(base_classes), np.unique(rows.classes(target)))
+    production = None if base is None else find_base(base, trusted or (), names)
+    named = feature_names(production, rows.names) or ()
     free = [n for n in rows.names if n not in {*roles, *drop} and (n not in rows.index or n in named)]
     chosen = choose_columns(production, free, {*roles, *drop}, all_columns)
     y = rows.classes(target, getattr(production, "classes_", None))
-    masks = {"new": None if new is None else rows.flags(new)}
+    mask = None if new is None else rows.flags(new)
     weights = None if weight is None else rows.weights(weight)
     X = rows.features(chosen.features, text_columns(production))
     if chosen.left_out:
@@ -124,7 +132,7 @@ def retrain_files(
         with warnings.catch_warnings():
             # The number of columns has been compared, and no more is known of a base without names.
             warnings.filterwarnings("ignore", message="X has feature names, but", category=UserWarning)
-            model.fit(X, y, weights, **masks)
+            model.fit(X, y, weights, new=mask, base_classes=names)
     except TypeError as error:
         if str(error).startswith("LowChurnClassifier: "):  # worded there: rows that the base cannot take
             raise ValueError(str(error)) from error

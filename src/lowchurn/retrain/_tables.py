@@ -7,6 +7,7 @@ first rows. Parquet has types, and the values are taken as they are: decimals as
 from __future__ import annotations
 
 import csv
+import functools
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -258,12 +259,19 @@ def _is_nested(kind: Any) -> bool:
     return not any(check(kind) for check in simple)
 
 
+@functools.cache
+def _missing() -> Any:
+    import pyarrow as pa
+
+    return pa.array(sorted(MISSING))
+
+
 def _words(column: Any) -> Any:
     """Text, where what pandas takes for missing is missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    missing = pc.is_in(column, value_set=pa.array(sorted(MISSING)))
+    missing = pc.is_in(column, value_set=_missing())
     return _with_nan(pc.if_else(missing, pa.scalar(None, pa.string()), column).to_pandas())
 
 
@@ -277,7 +285,7 @@ def _guessed(name: str, column: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    missing = pc.is_in(column, value_set=pa.array(sorted(MISSING)))
+    missing = pc.is_in(column, value_set=_missing())
     text = pc.if_else(missing, pa.scalar(None, pa.string()), pc.utf8_trim_whitespace(column))
     number = pc.replace_substring_regex(text, r"^\+([0-9.])", r"\1")
     for kind in (pa.int64(), pa.float64()):
