@@ -14,6 +14,7 @@ import array_api_compat
 import numpy as np
 
 ROUNDING = 1e-6  # how far single precision may carry a probability below 0
+MOST_NAMES = 50  # in a message
 Array = Any  # a numpy array or torch tensor: anything array_api_compat knows
 
 
@@ -73,7 +74,8 @@ def unknown_name(who: str, kind: str, name: Any, known: Iterable[str]) -> ValueE
     names = sorted(map(str, known))
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return ValueError(f"{who}: unknown {kind} {name!r}. {hint}Known: {', '.join(names)}.")
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ValueError(f"{who}: unknown {kind} {name!r}. {hint}Known: {', '.join(names[:MOST_NAMES])}{more}.")
 
 
 def check_rows(who: str, **arrays: Array) -> int:

@@ -58,14 +58,14 @@ def _options(
 
 @app.command()
 def demo(
-    max_churn: Annotated[float, typer.Option(help="Share of predictions that may change.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Decides the split and the initial weights.", min=0)] = 0,
+    max_churn: Annotated[float, typer.Option(help="Share of predictions that may change, such as 0.05.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the initial weights.", min=0)] = 0,
 ) -> None:
     """Retrain a digit classifier the plain way and the low-churn way, and compare them (a few seconds)."""
     from lowchurn.checks import check_number
     from lowchurn.demo import show_demo
 
-    check_number("demo", "max_churn", max_churn, 0, 1)
+    check_number("demo", "max_churn", max_churn, 0, 1, open_low=True, open_high=True)
     show_demo(Console(), max_churn, seed)
 
 
