@@ -37,7 +37,6 @@ CLOSED_PIPE = 128 + 13
 DEBUG = "LOWCHURN_DEBUG"
 
 # Typer has a copy of click of its own in some versions and imports click in others.
-_UsageError = typer.BadParameter.__mro__[1]
 _ClickException = typer.BadParameter.__mro__[2]
 # Libraries that report bad data in exceptions of their own.
 _LIBRARIES = ("catboost", "_catboost", "lightgbm", "onnxruntime", "xgboost")
@@ -162,7 +161,7 @@ def _explained(error: BaseException, names: Mapping[str, str], debug: bool) -> i
 
 
 def _usage(error: Any) -> int:
-    if isinstance(error, _UsageError) and type(error).__name__ == "NoArgsIsHelpError":
+    if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
     context = getattr(error, "ctx", None)
