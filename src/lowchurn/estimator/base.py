@@ -67,6 +67,12 @@ class Base:
     def _names(self) -> Any:
         return getattr(self.model, "classes_", self.names)
 
+    @property
+    def known_classes(self) -> np.ndarray:
+        """Which of the classes the base can decide for, as a mask; all where it does not name its own."""
+        names = self.classes if self._names is None else self._names
+        return np.isin(np.arange(len(self.classes)), positions(names, self.classes))
+
     def _call(self, ask: Any, X: Any) -> Any:
         try:
             given = ask(own_features(self.model, X))
@@ -142,6 +148,8 @@ class GivenBase:
             )
         self._proba = align(table, labels, classes)
         self._decisions = decided
+        seen = decided if only_labels(given) else positions(labels, classes)
+        self.known_classes = np.isin(np.arange(len(classes)), seen)
 
     def proba(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(self._proba[rows])

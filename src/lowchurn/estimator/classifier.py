@@ -277,7 +277,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                     search_lambda(other, trials, ruler, budget, self.confidence, certified)
         self.frontier_ = trials.frontier
         warn_of_seen_rows(trials, new is not None or held_out is not None)
-        warn_of_poor_base(trials)
+        warn_of_poor_base(known, trials)
         self._choose(trials, known, X, index, rows)
         return self
 
