@@ -243,8 +243,8 @@ def test_a_table_of_answers_is_served_as_near_as_can_be(form):
 
 
 def test_a_base_that_gets_other_columns_is_noticed():
-    raw = X * 50 + 500
-    base = LogisticRegression(max_iter=5000).fit(raw[:200], Y[:200])
+    raw = X + 20
+    base = HistGradientBoostingClassifier(max_iter=20).fit(raw[:200], Y[:200])
     scaled = make_pipeline(StandardScaler(), LowChurnClassifier(LogisticRegression(), base=base, max_churn=0.1, **SEED))
     with pytest.warns(UserWarning, match=r"the base is right in \d.*a plain retrain in .*Likely causes: other columns"):
         scaled.fit(raw, Y)
@@ -275,7 +275,9 @@ def test_a_base_with_a_threshold_of_its_own_is_noted():
     assert not any("largest probability" in note for note in quiet_fit(low(base=plain)).selection_.notes)
 
 
-@pytest.mark.parametrize(("value", "hint"), [(2, "did you mean 0.02"), (1.5, "did you mean 0.015"), (0, "keep serving")])
+@pytest.mark.parametrize(
+    ("value", "hint"), [(2, "did you mean 0.02"), (1.5, "did you mean 0.015"), (0, "keep serving")]
+)
 def test_a_budget_in_percent_is_recognised(value, hint):
     with pytest.raises(ValueError, match=rf"max_churn must be in \(0, 1\), got {value}.*{hint}"):
         low(base=GaussianNB().fit(X, Y), max_churn=value).fit(X, Y)
