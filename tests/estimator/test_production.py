@@ -242,6 +242,15 @@ def test_a_table_of_answers_is_served_as_near_as_can_be(form):
     assert quiet_fit(enough, base_proba=given).selection_.feasible
 
 
+def test_a_table_of_answers_and_a_mixture_that_cannot_be_had():
+    given = GaussianNB().fit(X[:200], Y[:200]).predict_proba(X)
+    model = low(LOGISTIC, max_churn=1e-6, churn="soft", select="mixture")
+    with pytest.warns(UserWarning, match="no candidate keeps max_churn=1e-06"):
+        model.fit(X, Y, held_out=HELD, base_proba=given)
+    assert len(model.selection_.served) == 1
+    assert not model.selection_.feasible
+
+
 def test_a_base_that_gets_other_columns_is_noticed():
     raw = X + 20
     base = HistGradientBoostingClassifier(max_iter=20).fit(raw[:200], Y[:200])

@@ -313,7 +313,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if picked is None:
             assert self.max_churn is not None
             picked, words = fall_back(offers, trials, ruler, self.max_churn, known.servable)
-            if all(picked is not offer for offer in offers):
+            if all(picked.candidate is not row for row in self.frontier_):
                 self.frontier_.append(picked.candidate)
             warnings.warn(f"{WHO}: {words}", stacklevel=3)
         self._serve(desk, picked, rule, words)

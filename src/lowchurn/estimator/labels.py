@@ -158,8 +158,8 @@ def _keys(labels: np.ndarray) -> list[Any]:
 def _key(label: Any) -> Any:
     if isinstance(label, np.datetime64):
         return _moment(label)
-    if isinstance(label, datetime.datetime):
-        return ("ns", label.value) if getattr(label, "nanosecond", 0) else label  # pandas' Timestamp is finer
+    if isinstance(label, datetime.datetime):  # pandas' Timestamp is one, and finer
+        return ("ns", getattr(label, "value", 0)) if getattr(label, "nanosecond", 0) else label
     if isinstance(label, datetime.date):
         return datetime.datetime.combine(label, datetime.time.min)
     return label
