@@ -22,7 +22,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from xgboost import XGBClassifier
 
-from lowchurn import LowChurnClassifier
+import lowchurn
+from lowchurn import LowChurnClassifier, metrics
 from lowchurn.checks import check_proba
 from lowchurn.estimator.base import Base
 from lowchurn.estimator.candidates import clearly_worse
@@ -51,12 +52,15 @@ def low(*arguments, **options):
 # What is trained
 
 
-def test_catboost_is_trained_again_as_catboost_with_its_categories():
+def test_catboost_is_trained_again_as_catboost_with_its_categories(tmp_path):
     table = pd.DataFrame(X[:, :3], columns=list("abc")).assign(kind=np.where(X[:, 3] > 0, "hot", "cold"))
     base = CatBoostClassifier(**CAT).fit(table[:200], Y[:200], cat_features=["kind"])
     model = quiet_fit(low(base=base), table)
     assert isinstance(model._estimator, CatBoostClassifier)
     assert model.selection_.accuracy > 0.7
+    model.save(tmp_path / "next.skops")
+    assert (lowchurn.load(tmp_path / "next.skops").predict(table) == model.predict(table)).all()
+    clone(low(CatBoostClassifier(**CAT, cat_features=["kind"]), base=base))
     piped = make_pipeline(SimpleImputer(), CatBoostClassifier(**CAT)).fit(X[:200], Y[:200])
     assert isinstance(quiet_fit(low(base=piped))._estimator[-1], CatBoostClassifier)
 
@@ -301,6 +305,23 @@ def test_distill_by_name_is_the_default():
     assert repr([r.name for r in named.frontier_]) == repr([r.name for r in default.frontier_])
     assert (named.predict_proba(X) == default.predict_proba(X)).all()
     assert len(quiet_fit(low(base=base, strategies=[Distill, WarmStart()])).frontier_) > 1
+
+
+def test_labels_are_compared_exactly_in_the_metrics_too():
+    large = 2**60 + np.arange(3)
+    assert metrics.churn(large, (large + 1).astype(object)) == 1
+    assert metrics.churn(large, np.float64(large)) == 2 / 3  # float64 holds the first of them alone
+    assert metrics.churn(pd.Series(large, dtype="Int64"), large + 1) == 1
+    assert metrics.churn([2**63, -1], [2**63 + 1, -1]) == 0.5
+    days = np.array(["2024-01-01", "2024-01-02"], dtype="M8[D]")
+    assert metrics.churn(days, days.astype("M8[ns]")[::-1]) == 1
+    assert metrics.accuracy(np.float32([1, 2]), np.float64([1, 2])) == 1
+    with pytest.raises(ValueError, match="one precision, got float32 and float64"):
+        metrics.churn(np.float32([0.1]), np.float64([0.1]))
+    with pytest.raises(ValueError, match="missing"):
+        metrics.churn(np.array(["2024-01-01", "NaT"], dtype="M8[D]"), days)
+    with pytest.raises(ValueError, match="mixes text and other"):
+        metrics.churn(["a", 1], ["a", "1"])
 
 
 @pytest.mark.stress

@@ -19,8 +19,8 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 
-from lowchurn.checks import as_floats, check_weightlike, clip_rounding, to_numpy
-from lowchurn.estimator.labels import GONE, WHO, as_labels, codes, positions
+from lowchurn.checks import as_floats, as_labels, check_weightlike, clip_rounding, to_numpy
+from lowchurn.estimator.labels import GONE, WHO, codes, positions
 from lowchurn.learners import ALL, NATIVE_ENDINGS, native_model
 from lowchurn.learners.base import extra_missing
 from lowchurn.learners.torch import is_network

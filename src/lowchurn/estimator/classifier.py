@@ -46,7 +46,7 @@ from lowchurn.estimator.inputs import (
     warn_of_seen_rows,
 )
 from lowchurn.estimator.labels import WHO, target_labels, unusual
-from lowchurn.estimator.own_kind import find_estimator, may_take_nan
+from lowchurn.estimator.own_kind import find_estimator, may_take_nan, unfitted
 from lowchurn.estimator.searching import (
     DEFAULT,
     MOST,
@@ -514,7 +514,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def __sklearn_clone__(self) -> LowChurnClassifier:
         # The base is fitted and stays so: it is what is compared with, not something to train.
         parameters = self.get_params(deep=False)
-        return type(self)(**{k: v if k == "base" else clone(v, safe=False) for k, v in parameters.items()})
+        copies = {k: clone(v, safe=False) for k, v in parameters.items() if k not in ("base", "estimator")}
+        estimator = unfitted(self.estimator) if hasattr(self.estimator, "fit") else clone(self.estimator, safe=False)
+        return type(self)(estimator, base=self.base, **copies)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -66,6 +66,17 @@ def thawed(estimator: Any, copied: bool = False) -> Any:
     return made
 
 
+def unfitted(estimator: Any) -> Any:
+    """A copy without what was learned; CatBoost's lists of columns go along, which scikit-learn's clone refuses."""
+    if isinstance(estimator, Pipeline):
+        steps = [(name, unfitted(step) if hasattr(step, "fit") else step) for name, step in estimator.steps]
+        return estimator.__class__(steps, memory=estimator.memory)
+    for learner in ALL:
+        if learner.handles(estimator):
+            return learner.unfitted(estimator)
+    return clone(estimator, safe=False)
+
+
 def take_apart(estimator: Any) -> tuple[Any, Any]:
     """Preprocessing (or None) and final classifier of an estimator."""
     if isinstance(estimator, Pipeline):
