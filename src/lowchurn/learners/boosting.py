@@ -183,10 +183,13 @@ class BoostingLearner(Learner):
 
     def __init__(self, estimator: Any, classes: Any, base: Any = None) -> None:
         super().__init__(estimator, classes, base)
-        self._base_rate, self._base_rounds = None, ()  # as asked for in the base's parameters, and as it stopped
+        self._base_rounds: tuple[int, ...] = ()  # at which the base stopped, and which it was to train
+        self._base_rates: tuple[Any, ...] = ()  # its learning rate, in its parameters and in its blueprint
         if self.handles(base) and (stopped := self.rounds_of(base)) is not None:
-            self._base_rate = first_given(base.get_params(), self.rate_names)
             self._base_rounds = (stopped, self.rounds_in(base))
+            self._base_rates = tuple(
+                first_given(one.get_params(), self.rate_names) for one in (base, self.blueprint(base))
+            )
         self._found_rounds: dict[str, int | None] = {}
 
     # What a library writes.
@@ -286,11 +289,11 @@ class BoostingLearner(Learner):
     def _rounds(self, X: Any, job: Job, estimator: Any) -> int | None:
         """The number of rounds, where it is not the estimator's own."""
         who, stops = type(estimator).__name__, self.stops_early(estimator)
-        if self._base_rounds and first_given(estimator.get_params(), self.rate_names) == self._base_rate:
-            if stops or self.rounds_in(estimator) in self._base_rounds:
-                rounds = self._base_rounds[0]
-                self.note(f"{who} trained {rounds} rounds, the number at which the base stopped early.")
-                return rounds
+        same_rate = first_given(estimator.get_params(), self.rate_names) in self._base_rates
+        if self._base_rounds and same_rate and (stops or self.rounds_in(estimator) in self._base_rounds):
+            rounds = self._base_rounds[0]
+            self.note(f"{who} trained {rounds} rounds, the number at which the base stopped early.")
+            return rounds
         if not stops:
             return None
         labels = job.targets.argmax(axis=1) if job.labels is None else job.labels
