@@ -129,7 +129,10 @@ BASES = {
 }
 BINARY = ("fixed-threshold", "tuned-threshold")
 COUNTED = ("xgboost", "xgboost-stopped", "native-txt", "native-json", "native-ubj")  # labels are 0 to m - 1
-NEEDS_ESTIMATOR = ("labels-only", "function-probabilities", "function-labels", "onnx", "onnx-logistic", "onnx-array")
+NEEDS_ESTIMATOR = (
+    *("labels-only", "function-probabilities", "function-labels", "onnx", "onnx-logistic", "onnx-array"),
+    *("native-json", "native-ubj"),  # files of XGBoost do not contain the parameters of their training
+)
 ROWS_OF = {name: X32 if name.startswith("onnx") else X for name in BASES}
 
 LABELS = {

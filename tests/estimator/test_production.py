@@ -157,6 +157,29 @@ def test_a_base_stopped_early_is_asked_with_its_best_number_of_rounds():
     assert np.abs(whole - base.predict_proba(X)[:, 1]).max() > 0.01  # what was asked once
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(
+    "model",
+    [
+        LGBMClassifier(n_estimators=8, n_jobs=1, verbose=-1),
+        XGBClassifier(n_estimators=8, n_jobs=1),
+        CatBoostClassifier(**CAT),
+        make_pipeline(SimpleImputer(), XGBClassifier(n_estimators=8, n_jobs=1)),
+        HistGradientBoostingClassifier(max_iter=8),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_a_saved_base_answers_to_the_last_bit_as_in_production(model, classes, tmp_path):
+    y = np.where(X[:, 0] > 1, classes - 1, Y)
+    base = model.fit(X[:200], y[:200])
+    served = quiet_fit(low(base=base, strategies="dial", max_churn=0.02), y=y)
+    served.save(tmp_path / "next.skops", dial=True)
+    again = lowchurn.load(tmp_path / "next.skops")
+    for one, other in ((served, again), (served.dial(0.001), again.dial(0.001)), (served.dial(0.2), again.dial(0.2))):
+        assert (one.predict_proba(X) == other.predict_proba(X)).all()
+        assert (one.predict(X) == other.predict(X)).all()
+
+
 def test_rounding_is_clipped_and_more_is_refused():
     rounded = np.array([[-1.19e-07, 1.0000001], [0.3, 0.7000004]])
     asked = Base(lambda rows: rounded, np.array([0, 1])).proba(np.zeros((2, 3)))
@@ -213,7 +236,7 @@ def test_continued_training_that_diverges_is_not_served_and_said():
     rows = [row for row in model.frontier_ if "warm" in row.setting]
     assert rows
     assert all(row.status == "failed" and row.reason.startswith("Diverged: accuracy") for row in rows)
-    assert any("diverged and is not served" in note for note in model.selection_.notes)
+    assert any("failed and is not served: Diverged" in note for note in model.selection_.notes)
     assert any("cold" in row.setting or row.setting.startswith("lam") for row in model.frontier_ if row not in rows)
     assert model.selection_.accuracy > 0.5
 

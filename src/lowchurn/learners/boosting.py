@@ -24,6 +24,7 @@ from lowchurn._reading import read_json
 from lowchurn.learners.base import Job, Learner, class_weights, weighted_mass
 
 HELD_OUT = 10  # one row of so many finds the number of rounds, where an estimator stops early
+WHOLE = "whole"  # the setting of a stage that is a model in production, which answers to the last bit as it does there
 LOSS_ROWS = 20_000  # about as many rows show whether boosting diverged
 
 
@@ -99,7 +100,14 @@ class BoostedModel(abc.ABC):
     def stage_scores(self, stage: Stage, X: Any) -> np.ndarray:
         """Raw scores of one stage alone, one row per row of X."""
 
+    @abc.abstractmethod
+    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
+        """Probabilities of one stage as the library itself makes them of the scores; one column for two classes."""
+
     def predict_proba(self, X: Any) -> np.ndarray:
+        if len(self.stages) == 1 and self.stages[0].settings.get(WHOLE):
+            own = self.own_proba(self.stages[0], plain_table(X))
+            return own if own.ndim == 2 else np.stack([1 - own, own], axis=1)
         raw = self.raw(X)
         if raw.shape[1] == 1:
             positive = expit(raw[:, 0])
@@ -399,7 +407,10 @@ class BoostingLearner(Learner):
 
     @classmethod
     def as_served(cls, model: Any) -> Any:
-        return cls.stages_of(model) if cls.handles(model) else None
+        found = cls.stages_of(model) if cls.handles(model) else None
+        if found is not None:
+            found.stages = [dataclasses.replace(s, settings={**s.settings, WHOLE: True}) for s in found.stages]
+        return found
 
     @classmethod
     def saves(cls, model: Any) -> bool:

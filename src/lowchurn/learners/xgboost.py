@@ -38,6 +38,12 @@ class XGBoostModel(BoostedModel):
     def stage_scores(self, stage: Stage, X: Any, margin: Any = None) -> np.ndarray:
         if margin is not None:
             margin = np.ascontiguousarray(margin[:, 0] if self.columns == 1 else margin, dtype=np.float32)
+        return self._ask(stage, X, margin, "margin")
+
+    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X, None, "value")
+
+    def _ask(self, stage: Stage, X: Any, margin: Any, what: str) -> np.ndarray:
         # Without a copy of the rows where XGBoost can; its dart is wrong there with scores to start from (3.2).
         kind = stage.settings.get("booster")
         if (kind == "gbtree" or (kind == "dart" and margin is None)) and not stage.settings.get("feature_types"):
@@ -45,7 +51,7 @@ class XGBoostModel(BoostedModel):
             return np.asarray(
                 stage.booster.inplace_predict(
                     X,
-                    predict_type="margin",
+                    predict_type=what,
                     missing=np.nan if missing is None else missing,
                     base_margin=margin,
                 )
@@ -53,7 +59,7 @@ class XGBoostModel(BoostedModel):
         import xgboost
 
         data = xgboost.DMatrix(X, base_margin=margin, nthread=self.thread_count, **matrix_settings(stage.settings))
-        return np.asarray(stage.booster.predict(data, output_margin=True))
+        return np.asarray(stage.booster.predict(data, output_margin=what == "margin"))
 
     @staticmethod
     def booster_bytes(booster: Any) -> bytes:
