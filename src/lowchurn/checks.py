@@ -15,6 +15,7 @@ import numpy as np
 
 ROUNDING = 1e-6  # how far single precision may carry a probability below 0
 MOST_NAMES = 50  # in a message
+LARGEST_EXACT = 2**53  # float64 holds every whole number up to here
 Array = Any  # a numpy array or torch tensor: anything array_api_compat knows
 
 
@@ -32,6 +33,27 @@ def as_floats(who: str, name: str, values: Any) -> Array:
     if not xp.isdtype(values.dtype, "real floating"):
         values = xp.astype(values, xp.float64)
     return values
+
+
+def as_labels(labels: Any) -> np.ndarray:
+    """A numpy array of labels in the type that holds them exactly.
+
+    Examples
+    --------
+    >>> from lowchurn.checks import as_labels
+    >>> as_labels([2**63, -1])
+    array([9223372036854775808, -1], dtype=object)
+    """
+    if hasattr(labels, "to_numpy"):  # pandas and polars know their types; numpy would turn some into float64
+        return np.asarray(labels.to_numpy())
+    array = to_numpy(labels)
+    if isinstance(labels, list | tuple) and array.ndim == 1:
+        wide = array.dtype.kind == "f" and any(isinstance(v, int) and abs(v) > LARGEST_EXACT for v in labels)
+        mixed = array.dtype.kind == "U" and not all(isinstance(v, str) for v in labels)
+        if wide or mixed:  # numpy has rounded them, or made text of numbers
+            array = np.empty(len(labels), dtype=object)
+            array[:] = labels
+    return array
 
 
 def to_numpy(values: Any) -> np.ndarray:
@@ -176,7 +198,10 @@ def check_class_index(who: str, name: str, y: Any, classes: int) -> Array:
 
 def check_labels(who: str, **columns: Any) -> dict[str, Array]:
     """Columns of labels (numbers, booleans or strings) that can be compared with each other."""
-    arrays = {name: as_array(values) for name, values in columns.items()}
+    arrays = {
+        name: values if array_api_compat.is_array_api_obj(values) else as_labels(values)
+        for name, values in columns.items()
+    }
     kinds: dict[str, str] = {}
     for name, labels in arrays.items():
         if labels.ndim != 1:
@@ -187,8 +212,8 @@ def check_labels(who: str, **columns: Any) -> dict[str, Array]:
         if isinstance(labels, np.ndarray):
             if labels.dtype.kind == "O":
                 labels = arrays[name] = _plain_objects(who, name, labels)
-            kinds[name] = "text" if labels.dtype.kind in "US" else "numbers"
-            missing = labels.dtype.kind == "f" and bool(np.isnan(labels).any())
+            kinds[name] = {"U": "text", "S": "text", "M": "dates"}.get(labels.dtype.kind, "numbers")
+            missing = labels.dtype.kind in "fM" and bool((labels != labels).any())
         else:
             kinds[name] = "numbers"
             missing = labels.dtype.is_floating_point and bool(labels.isnan().any())
@@ -198,6 +223,21 @@ def check_labels(who: str, **columns: Any) -> dict[str, Array]:
     if len(set(kinds.values())) > 1:
         shown = ", ".join(f"{name} holds {kind}" for name, kind in kinds.items())
         raise ValueError(f"{who}: labels must be of one kind, but {shown}. Convert one side.")
+    return _exact(who, arrays)
+
+
+def _exact(who: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    """Columns whose comparison rounds nothing: numpy compares whole numbers with others as float64."""
+    columns = {name: labels for name, labels in arrays.items() if isinstance(labels, np.ndarray)}
+    whole = [labels for labels in columns.values() if labels.dtype.kind in "iu"]
+    floats = {labels.dtype.name: labels for labels in columns.values() if labels.dtype.kind == "f"}
+    if len(floats) > 1 and any((labels != np.rint(labels)).any() for labels in floats.values()):
+        raise ValueError(
+            f"{who}: labels with fractions must have one precision, got {' and '.join(sorted(floats))}. "
+            "Convert one side."
+        )
+    if floats and any(abs(int(v)) > LARGEST_EXACT for labels in whole for v in (labels.min(), labels.max())):
+        return {name: labels.astype(object) if name in columns else labels for name, labels in arrays.items()}
     return arrays
 
 
@@ -208,4 +248,4 @@ def _plain_objects(who: str, name: str, labels: np.ndarray) -> np.ndarray:
     texts = sum(isinstance(label, str) for label in labels)
     if texts not in (0, len(labels)):
         raise ValueError(f"{who}: {name} mixes text and other labels. Convert them to one kind.")
-    return labels.astype(str) if texts else np.asarray(labels.tolist())
+    return labels.astype(str) if texts else as_labels(labels.tolist())

@@ -19,8 +19,8 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 
-from lowchurn.checks import as_floats, check_weightlike, clip_rounding, to_numpy
-from lowchurn.estimator.labels import GONE, WHO, as_labels, codes, positions
+from lowchurn.checks import as_floats, as_labels, check_weightlike, clip_rounding, to_numpy
+from lowchurn.estimator.labels import GONE, WHO, codes, positions
 from lowchurn.learners import ALL, NATIVE_ENDINGS, native_model
 from lowchurn.learners.base import extra_missing
 from lowchurn.learners.torch import is_network
@@ -66,6 +66,12 @@ class Base:
     @property
     def _names(self) -> Any:
         return getattr(self.model, "classes_", self.names)
+
+    @property
+    def known_classes(self) -> np.ndarray:
+        """Which of the classes the base can decide for, as a mask; all where it does not name its own."""
+        names = self.classes if self._names is None else self._names
+        return np.isin(np.arange(len(self.classes)), positions(names, self.classes))
 
     def _call(self, ask: Any, X: Any) -> Any:
         try:
@@ -142,6 +148,8 @@ class GivenBase:
             )
         self._proba = align(table, labels, classes)
         self._decisions = decided
+        seen = decided if only_labels(given) else positions(labels, classes)
+        self.known_classes = np.isin(np.arange(len(classes)), seen)
 
     def proba(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(self._proba[rows])

@@ -227,7 +227,6 @@ class Trials:
         self._means: dict[tuple[int, ...], int] = {}  # averages of several models
         self._taught: dict[Group, np.ndarray | Exception] = {}
         self._model_probas: dict[int, np.ndarray] = {}
-        self._diverged: list[str] = []  # in words
 
     def _preprocess(self, rows: Any) -> Any:
         """Fit the preprocessing once. It takes no weights, so counts of copies are written out for it."""
@@ -240,8 +239,9 @@ class Trials:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the selection has to tell about the trainings: what diverged, and what the learner did by itself."""
-        return (*self._diverged, *self.learner.notes)
+        """What the selection has to tell about the trainings: what failed, and what the learner did by itself."""
+        failed = [row for row in self.frontier if row.status == "failed"]
+        return (*(f"{row.name} failed and is not served: {row.reason}" for row in failed), *self.learner.notes)
 
     @functools.cached_property
     def warm_rows(self) -> Any:
@@ -446,8 +446,6 @@ class Trials:
                 if not self.frontier:
                     raise
                 row = dataclasses.replace(row, status="failed", reason=f"{type(error).__name__}: {error}")
-                if isinstance(error, Diverged):
-                    self._diverged.append(f"{row.name} diverged and is not served: {error}")
                 served = proba = None
         self.frontier.append(row)
         self.probas.append(proba)

@@ -203,7 +203,7 @@ def fall_back(
 
     The words say what is served and what would keep the budget.
     """
-    nearest = min(offers, key=lambda offer: (offer.churn, offer.cost))
+    nearest = min(offers or singles(trials, ruler), key=lambda offer: (offer.churn, offer.cost))
     failed = f"no candidate keeps max_churn={budget:g} on held-out rows; the least churn is {nearest.churn:.3g}."
     if not servable:
         return nearest, (

@@ -46,7 +46,7 @@ from lowchurn.estimator.inputs import (
     warn_of_seen_rows,
 )
 from lowchurn.estimator.labels import WHO, target_labels, unusual
-from lowchurn.estimator.own_kind import find_estimator, may_take_nan
+from lowchurn.estimator.own_kind import find_estimator, may_take_nan, unfitted
 from lowchurn.estimator.searching import (
     DEFAULT,
     MOST,
@@ -277,7 +277,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                     search_lambda(other, trials, ruler, budget, self.confidence, certified)
         self.frontier_ = trials.frontier
         warn_of_seen_rows(trials, new is not None or held_out is not None)
-        warn_of_poor_base(trials)
+        warn_of_poor_base(known, trials)
         self._choose(trials, known, X, index, rows)
         return self
 
@@ -313,7 +313,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if picked is None:
             assert self.max_churn is not None
             picked, words = fall_back(offers, trials, ruler, self.max_churn, known.servable)
-            if all(picked is not offer for offer in offers):
+            if all(picked.candidate is not row for row in self.frontier_):
                 self.frontier_.append(picked.candidate)
             warnings.warn(f"{WHO}: {words}", stacklevel=3)
         self._serve(desk, picked, rule, words)
@@ -514,7 +514,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def __sklearn_clone__(self) -> LowChurnClassifier:
         # The base is fitted and stays so: it is what is compared with, not something to train.
         parameters = self.get_params(deep=False)
-        return type(self)(**{k: v if k == "base" else clone(v, safe=False) for k, v in parameters.items()})
+        copies = {k: clone(v, safe=False) for k, v in parameters.items() if k not in ("base", "estimator")}
+        estimator = unfitted(self.estimator) if hasattr(self.estimator, "fit") else clone(self.estimator, safe=False)
+        return type(self)(estimator, base=self.base, **copies)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -48,14 +48,14 @@ def refuse_other_classes(known: Base | GivenBase, ruler: Ruler, classes: np.ndar
         )
 
 
-def warn_of_poor_base(trials: Trials) -> None:
+def warn_of_poor_base(known: Base | GivenBase, trials: Trials) -> None:
     """A base far worse than a retrain most likely does not get the rows that it gets in production."""
     ruler, plain = trials.ruler, trials.probas[0]
     assert ruler is not None
     if plain is None:
         return
     # A class that came or went since is no fault of the base.
-    both = (ruler.base_decisions != GONE) & (ruler.base_proba.max(axis=0) > 0)[ruler.y]
+    both = (ruler.base_decisions != GONE) & known.known_classes[ruler.y]
     weights = ruler.weights[both]
     base_right, plain_right = (ruler.base_decisions == ruler.y)[both], (ruler.errors(plain) == 0)[both]
     if not both.any() or not clearly_worse(base_right, plain_right, weights):

@@ -12,32 +12,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from lowchurn.checks import to_numpy
+from lowchurn.checks import as_labels
 
 WHO = "LowChurnClassifier"
 GONE = -1  # the code of a decision for a class that is gone
-LARGEST_EXACT = 2**53  # float64 holds every whole number up to here
-
-
-def as_labels(labels: Any) -> np.ndarray:
-    """An array of labels in the type that holds them exactly.
-
-    Examples
-    --------
-    >>> from lowchurn.estimator.labels import as_labels
-    >>> as_labels([2**63, -1])
-    array([9223372036854775808, -1], dtype=object)
-    """
-    if hasattr(labels, "to_numpy"):  # pandas and polars know their types; numpy would turn some into float64
-        return np.asarray(labels.to_numpy())
-    array = to_numpy(labels)
-    if isinstance(labels, list | tuple) and array.ndim == 1:
-        wide = array.dtype.kind == "f" and any(isinstance(v, int) and abs(v) > LARGEST_EXACT for v in labels)
-        mixed = array.dtype.kind == "U" and not all(isinstance(v, str) for v in labels)
-        if wide or mixed:  # numpy has rounded them, or made text of numbers
-            array = np.empty(len(labels), dtype=object)
-            array[:] = labels
-    return array
 
 
 def target_labels(y: Any) -> np.ndarray:
@@ -158,8 +136,8 @@ def _keys(labels: np.ndarray) -> list[Any]:
 def _key(label: Any) -> Any:
     if isinstance(label, np.datetime64):
         return _moment(label)
-    if isinstance(label, datetime.datetime):
-        return ("ns", label.value) if getattr(label, "nanosecond", 0) else label  # pandas' Timestamp is finer
+    if isinstance(label, datetime.datetime):  # pandas' Timestamp is one, and finer
+        return ("ns", getattr(label, "value", 0)) if getattr(label, "nanosecond", 0) else label
     if isinstance(label, datetime.date):
         return datetime.datetime.combine(label, datetime.time.min)
     return label

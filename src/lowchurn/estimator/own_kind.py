@@ -46,23 +46,35 @@ def own_kind(base: Any) -> Any:
     if hasattr(base, "_served"):  # a LowChurnClassifier, which knows what it trained
         base = unwrap(getattr(base, "_estimator", None))
     if isinstance(base, Pipeline):
-        return Pipeline([*thawed(base).steps[:-1], (base.steps[-1][0], own_kind(base[-1]))], memory=base.memory)
+        steps = [] if len(base) == 1 else thawed(base[:-1]).steps
+        return Pipeline([*steps, (base.steps[-1][0], own_kind(base[-1]))], memory=base.memory)
     if base is None or not any(learner.has_blueprint(base) for learner in ALL):
         what = "a table of its answers" if base is None else f"a {type(base).__name__}"
         raise ValueError(
             f"{WHO}: estimator=None trains the base's own kind again, and the base is {what}, which does not tell how "
             "to train one. Give estimator=, the classifier to train."
         )
-    return thawed(blueprint(base))
+    return thawed(blueprint(base), copied=True)
 
 
-def thawed(estimator: Any) -> Any:
+def thawed(estimator: Any, copied: bool = False) -> Any:
     """A clone in which frozen parts are unfitted: a retrain trains all of it."""
-    made = clone(estimator)
+    made = estimator if copied else clone(estimator)
     for name, part in made.get_params(deep=True).items():
         if isinstance(part, FrozenEstimator):
             made.set_params(**{name: clone(part.estimator)})
     return made
+
+
+def unfitted(estimator: Any) -> Any:
+    """A copy without what was learned; CatBoost's lists of columns go along, which scikit-learn's clone refuses."""
+    if isinstance(estimator, Pipeline):
+        steps = [(name, unfitted(step) if hasattr(step, "fit") else step) for name, step in estimator.steps]
+        return estimator.__class__(steps, memory=estimator.memory)
+    for learner in ALL:
+        if learner.handles(estimator):
+            return learner.unfitted(estimator)
+    return clone(estimator, safe=False)
 
 
 def take_apart(estimator: Any) -> tuple[Any, Any]:

@@ -74,8 +74,8 @@ def blueprint(base: Any) -> Any:
 
 
 __all__ = [
-    "NATIVE_ENDINGS",
     "ALL",
+    "NATIVE_ENDINGS",
     "CatBoostLearner",
     "Job",
     "Learner",

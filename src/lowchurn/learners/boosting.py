@@ -24,6 +24,7 @@ from lowchurn._reading import read_json
 from lowchurn.learners.base import Job, Learner, class_weights, weighted_mass
 
 HELD_OUT = 10  # one row of so many finds the number of rounds, where an estimator stops early
+WHOLE = "whole"  # the setting of a stage that is a model in production, which answers to the last bit as it does there
 LOSS_ROWS = 20_000  # about as many rows show whether boosting diverged
 
 
@@ -99,7 +100,14 @@ class BoostedModel(abc.ABC):
     def stage_scores(self, stage: Stage, X: Any) -> np.ndarray:
         """Raw scores of one stage alone, one row per row of X."""
 
+    @abc.abstractmethod
+    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
+        """Probabilities of one stage as the library itself makes them of the scores; one column for two classes."""
+
     def predict_proba(self, X: Any) -> np.ndarray:
+        if len(self.stages) == 1 and self.stages[0].settings.get(WHOLE):
+            own = self.own_proba(self.stages[0], plain_table(X))
+            return own if own.ndim == 2 else np.stack([1 - own, own], axis=1)
         raw = self.raw(X)
         if raw.shape[1] == 1:
             positive = expit(raw[:, 0])
@@ -183,10 +191,13 @@ class BoostingLearner(Learner):
 
     def __init__(self, estimator: Any, classes: Any, base: Any = None) -> None:
         super().__init__(estimator, classes, base)
-        self._base_rate, self._base_rounds = None, ()  # as asked for in the base's parameters, and as it stopped
+        self._base_rounds: tuple[int, ...] = ()  # at which the base stopped, and which it was to train
+        self._base_rates: tuple[Any, ...] = ()  # its learning rate, in its parameters and in its blueprint
         if self.handles(base) and (stopped := self.rounds_of(base)) is not None:
-            self._base_rate = first_given(base.get_params(), self.rate_names)
             self._base_rounds = (stopped, self.rounds_in(base))
+            self._base_rates = tuple(
+                first_given(one.get_params(), self.rate_names) for one in (base, self.blueprint(base))
+            )
         self._found_rounds: dict[str, int | None] = {}
 
     # What a library writes.
@@ -286,11 +297,11 @@ class BoostingLearner(Learner):
     def _rounds(self, X: Any, job: Job, estimator: Any) -> int | None:
         """The number of rounds, where it is not the estimator's own."""
         who, stops = type(estimator).__name__, self.stops_early(estimator)
-        if self._base_rounds and first_given(estimator.get_params(), self.rate_names) == self._base_rate:
-            if stops or self.rounds_in(estimator) in self._base_rounds:
-                rounds = self._base_rounds[0]
-                self.note(f"{who} trained {rounds} rounds, the number at which the base stopped early.")
-                return rounds
+        same_rate = first_given(estimator.get_params(), self.rate_names) in self._base_rates
+        if self._base_rounds and same_rate and (stops or self.rounds_in(estimator) in self._base_rounds):
+            rounds = self._base_rounds[0]
+            self.note(f"{who} trained {rounds} rounds, the number at which the base stopped early.")
+            return rounds
         if not stops:
             return None
         labels = job.targets.argmax(axis=1) if job.labels is None else job.labels
@@ -396,7 +407,10 @@ class BoostingLearner(Learner):
 
     @classmethod
     def as_served(cls, model: Any) -> Any:
-        return cls.stages_of(model) if cls.handles(model) else None
+        found = cls.stages_of(model) if cls.handles(model) else None
+        if found is not None:
+            found.stages = [dataclasses.replace(s, settings={**s.settings, WHOLE: True}) for s in found.stages]
+        return found
 
     @classmethod
     def saves(cls, model: Any) -> bool:

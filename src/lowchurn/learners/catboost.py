@@ -31,8 +31,14 @@ class CatBoostModel(BoostedModel):
     """Models of CatBoost whose raw scores add up."""
 
     def stage_scores(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X, "RawFormulaVal")
+
+    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X, "Probability")
+
+    def _ask(self, stage: Stage, X: Any, kind: str) -> np.ndarray:
         threads = -1 if self.thread_count is None else self.thread_count
-        return np.asarray(stage.booster.predict(X, prediction_type="RawFormulaVal", thread_count=threads))
+        return np.asarray(stage.booster.predict(X, prediction_type=kind, thread_count=threads))
 
     @staticmethod
     def booster_bytes(booster: Any) -> bytes:
@@ -79,7 +85,7 @@ class CatBoostLearner(BoostingLearner):
     @classmethod
     def blueprint(cls, base: Any) -> Any:
         made = super().blueprint(base)
-        if isinstance(base, cls.model):
+        if isinstance(base, cls.model) or not base.is_fitted():
             return made
         changed: dict[str, Any] = {}
         if cls.rounds_of(base) is not None and first_given(base.get_params(), cls.rate_names) is None:
@@ -95,8 +101,10 @@ class CatBoostLearner(BoostingLearner):
 
     @classmethod
     def rounds_of(cls, base: Any) -> int | None:
-        rounds = base.tree_count_ if base.is_fitted() else None
-        return int(rounds) if rounds and rounds < cls.rounds_in(base) else None
+        if not base.is_fitted():
+            return None
+        asked = base.get_all_params().get("iterations", cls.rounds_in(base))  # get_params may be those of no training
+        return int(base.tree_count_) if 0 < base.tree_count_ < asked else None
 
     @classmethod
     def stops_early(cls, estimator: Any) -> bool:
@@ -166,9 +174,7 @@ class CatBoostLearner(BoostingLearner):
             raise ValueError(f"its probabilities are not those of its scores (loss {loss or 'unknown'})")
         if len(base.classes_) == 2 and base.get_probability_threshold() != 0.5:
             raise ValueError("it decides at a threshold of its own")
-        return CatBoostModel(
-            [Stage(base)], base.classes_, threads=first_given(base.get_params(), cls.thread_names)
-        )
+        return CatBoostModel([Stage(base)], base.classes_, threads=first_given(base.get_params(), cls.thread_names))
 
 
 def _made(estimator: Any, changed: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from joblib import effective_n_jobs
+from sklearn.utils.validation import has_fit_parameter
 
 from lowchurn.learners.boosting import BoostedModel, BoostingLearner, Stage, first_given
 from lowchurn.learners.native import lightgbm_booster
@@ -50,8 +51,14 @@ class LightGBMModel(BoostedModel):
     """Boosters of LightGBM that add up."""
 
     def stage_scores(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X, raw_score=True)
+
+    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X)
+
+    def _ask(self, stage: Stage, X: Any, **options: Any) -> np.ndarray:
         threads = {} if self.thread_count is None else {"num_threads": self.thread_count}
-        return np.asarray(stage.booster.predict(X, raw_score=True, **threads))
+        return np.asarray(stage.booster.predict(X, **options, **threads))
 
     @staticmethod
     def booster_bytes(booster: Any) -> bytes:
@@ -110,8 +117,10 @@ class LightGBMLearner(BoostingLearner):
         if held_out is None:
             return estimator.fit(X, y, sample_weight=weight)
         rows, labels, weights = held_out
-        stopping = {"eval_set": [(rows, labels)], "eval_sample_weight": None if weights is None else [weights]}
-        return estimator.fit(X, y, sample_weight=weight, **stopping)
+        renamed = has_fit_parameter(estimator, "eval_X")  # since 4.7
+        part = {"eval_X": rows, "eval_y": labels} if renamed else {"eval_set": [(rows, labels)]}
+        part["eval_sample_weight"] = None if weights is None else [weights]
+        return estimator.fit(X, y, sample_weight=weight, **part)
 
     def booster_in(self, fitted: Any) -> Any:
         return fitted.booster_
@@ -217,10 +226,10 @@ def check_scores(booster: Any) -> None:
     head = booster.model_to_string(num_iteration=1).partition("\n\n")[0].splitlines()
     objective = next((line.partition("=")[2] for line in head if line.startswith("objective=")), "")
     name, *details = objective.split() or [""]
-    if name not in ("binary", "cross_entropy", "multiclass") or any(
-        detail.startswith("sigmoid:") and float(detail[8:]) != 1 for detail in details
-    ):
-        raise ValueError(f"its probabilities are not those of its scores (objective {objective or 'unknown'})")
+    scaled = any(detail.startswith("sigmoid:") and float(detail[8:]) != 1 for detail in details)
+    if name not in ("binary", "cross_entropy", "multiclass") or scaled or "average_output" in head:
+        kind = "random forest" if "average_output" in head else f"objective {objective or 'unknown'}"
+        raise ValueError(f"its probabilities are not those of its scores ({kind})")
 
 
 def soft_objective(targets: np.ndarray, weight: np.ndarray | None) -> Callable[[Any, Any], tuple[Any, Any]]:

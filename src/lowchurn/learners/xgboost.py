@@ -19,12 +19,10 @@ OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")  # probabili
 
 
 class XGBoostModel(BoostedModel):
-    """Boosters of XGBoost that add up. The settings of a stage are ``missing``, ``enable_categorical`` and
-    ``feature_types``, and ``linear`` where it has no trees."""
+    """Boosters of XGBoost that add up. The settings of a stage are ``booster`` (its kind), ``missing``,
+    ``enable_categorical`` and ``feature_types``."""
 
-    def __init__(
-        self, stages: Any, classes: Any, start: np.ndarray | None = None, threads: int | None = None
-    ) -> None:
+    def __init__(self, stages: Any, classes: Any, start: np.ndarray | None = None, threads: int | None = None) -> None:
         super().__init__(stages, classes, start, threads)
         if self.thread_count is not None:
             for stage in self.stages:
@@ -40,12 +38,20 @@ class XGBoostModel(BoostedModel):
     def stage_scores(self, stage: Stage, X: Any, margin: Any = None) -> np.ndarray:
         if margin is not None:
             margin = np.ascontiguousarray(margin[:, 0] if self.columns == 1 else margin, dtype=np.float32)
-        if not stage.settings.get("linear") and not stage.settings.get("feature_types"):
+        return self._ask(stage, X, margin, "margin")
+
+    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X, None, "value")
+
+    def _ask(self, stage: Stage, X: Any, margin: Any, what: str) -> np.ndarray:
+        # Without a copy of the rows where XGBoost can; its dart is wrong there with scores to start from (3.2).
+        kind = stage.settings.get("booster")
+        if (kind == "gbtree" or (kind == "dart" and margin is None)) and not stage.settings.get("feature_types"):
             missing = stage.settings.get("missing")
             return np.asarray(
                 stage.booster.inplace_predict(
                     X,
-                    predict_type="margin",
+                    predict_type=what,
                     missing=np.nan if missing is None else missing,
                     base_margin=margin,
                 )
@@ -53,7 +59,7 @@ class XGBoostModel(BoostedModel):
         import xgboost
 
         data = xgboost.DMatrix(X, base_margin=margin, nthread=self.thread_count, **matrix_settings(stage.settings))
-        return np.asarray(stage.booster.predict(data, output_margin=True))
+        return np.asarray(stage.booster.predict(data, output_margin=what == "margin"))
 
     @staticmethod
     def booster_bytes(booster: Any) -> bytes:
@@ -87,6 +93,13 @@ class XGBoostLearner(BoostingLearner):
         return library is not None and isinstance(estimator, library.XGBClassifier)
 
     @classmethod
+    def blueprint(cls, base: Any) -> Any:
+        made = super().blueprint(base)
+        if made.objective in OBJECTIVES and "num_class" not in made.get_params():
+            made.set_params(objective=OBJECTIVES[0])  # fit writes the one for the number of classes into it
+        return made
+
+    @classmethod
     def rounds_of(cls, base: Any) -> int | None:
         best = base.get_booster().attr("best_iteration") if base.__sklearn_is_fitted__() else None
         return None if best is None or base.booster == "gblinear" else int(best) + 1
@@ -109,12 +122,15 @@ class XGBoostLearner(BoostingLearner):
             "missing": None if absent else float(missing),
             "enable_categorical": bool(estimator.enable_categorical),
             "feature_types": None if types is None else list(types),
-            "linear": estimator.booster == "gblinear",
+            "booster": estimator.booster or "gbtree",
         }
 
     def fit_labels(self, estimator: Any, X: Any, y: np.ndarray, weight: Any, held_out: Any = None) -> Any:
         if held_out is None:
             return estimator.fit(X, y, sample_weight=weight)
+        for callback in estimator.callbacks or ():
+            if isinstance(callback, _early_stopping()):  # a used one remembers other metrics
+                callback.stopping_history, callback.current_rounds, callback.best_scores = {}, 0, {}
         rows, labels, weights = held_out
         stopping = {"eval_set": [(rows, labels)], "sample_weight_eval_set": None if weights is None else [weights]}
         return estimator.fit(X, y, sample_weight=weight, verbose=False, **stopping)
@@ -167,9 +183,14 @@ class XGBoostLearner(BoostingLearner):
 
 def _callbacks(estimator: Any) -> list[Any]:
     """The callbacks of an estimator without early stopping."""
+    return [one for one in estimator.callbacks or () if not isinstance(one, _early_stopping())]
+
+
+def _early_stopping() -> type:
     import xgboost
 
-    return [one for one in estimator.callbacks or () if not isinstance(one, xgboost.callback.EarlyStopping)]
+    found: type = xgboost.callback.EarlyStopping
+    return found
 
 
 def _rows(X: Any) -> int:
