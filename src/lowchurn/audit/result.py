@@ -334,8 +334,9 @@ class Audit:
         Parameters
         ----------
         table : path or table
-            The ids and a column of labels: what :meth:`disputed` gave, filled in. Empty labels are taken for
-            not answered yet.
+            The ids and a column of labels: what :meth:`disputed` gave, filled in. A CSV file is read as text, and
+            labels and ids are converted to the types of the audited ones; what is no class is refused with its row.
+            Empty labels are counted as not answered yet.
         label : str, default "label"
 
         Examples
@@ -349,7 +350,7 @@ class Audit:
         """
         from lowchurn.audit.answers import read_answers
 
-        answers = read_answers(self.engine, self.pairs, self.columns, table, label)
+        answers = read_answers(self.engine, self.pairs, self.columns, self.classes, table, label)
         disputed = self.whole.n["changed"]
         weights = answers.weights if self.design.weighted else None
         plain = not (self.design.weighted or self.design.grouped)
@@ -362,6 +363,7 @@ class Audit:
             self.churn.value,
             None if plain else self.churn.effective,
             answers.agreeing,
+            answers.empty,
         )
 
     def to_dict(self, verdict: Verdict | None = None, review: Review | None = None) -> dict[str, Any]:
