@@ -13,11 +13,12 @@ try:
     from lowchurn.audit.build import audit
 except ModuleNotFoundError as error:
     raise ImportError(f'lowchurn.audit needs {error.name}: pip install "lowchurn[audit]"') from error
-from lowchurn.audit.gate import Check, Gate, Limits, Verdict, read_config
+from lowchurn.audit.gate import Check, Gate, Limits, Verdict
 from lowchurn.audit.infer import Slice
 from lowchurn.audit.provenance import Provenance, Source
 from lowchurn.audit.result import Audit, Rows, Shift
 from lowchurn.audit.review import Review, ReviewPlan, plan_review, review_change
+from lowchurn.audit.settings import read_config
 from lowchurn.audit.stats import Estimate, Test
 from lowchurn.audit.summary import junit, markdown
 from lowchurn.audit.writing import check_writable, write_text

@@ -15,7 +15,7 @@ import numpy as np
 
 from lowchurn.audit import stats
 from lowchurn.audit.columns import Columns
-from lowchurn.audit.gate import Gate, Verdict, judge
+from lowchurn.audit.gate import Evidence, Gate, Verdict, judge
 from lowchurn.audit.infer import Design, Slice, Tally, slice_order
 from lowchurn.audit.provenance import Provenance
 from lowchurn.audit.review import Review, ReviewPlan, plan_review, review_change
@@ -251,8 +251,19 @@ class Audit:
         found = [s for s in self.judged if s.flips_q <= 0.05 and s.lift > 1]
         return sorted(found, key=lambda s: -s.excess)
 
-    def gate(self, gate: Gate | Mapping[str, Any] | None = None, **limits: Any) -> Verdict:
+    def gate(
+        self, gate: Gate | Mapping[str, Any] | None = None, *, review: Review | None = None, **limits: Any
+    ) -> Verdict:
         """Judge limits: a :class:`Gate`, a mapping as in ``lowchurn.toml``, or keywords.
+
+        Parameters
+        ----------
+        gate : Gate or mapping, optional
+        review : Review, optional
+            What :meth:`with_labels` returned. Where rows lack labels, limits on accuracy over all rows are judged by
+            its estimates, since only disagreements can change the accuracy. Slices are judged by labels alone.
+        **limits
+            The fields of :class:`Gate`, instead of ``gate``.
 
         Examples
         --------
@@ -272,10 +283,17 @@ class Audit:
             return lambda quantity, confidence: self._estimate(tally, quantity, confidence)
 
         slices = [
-            (s.column, (s.name, s.rows, reader(self.tallies[key])))
+            (s.column, Evidence(s.name, s.rows, reader(self.tallies[key])))
             for s, key in zip(self.judged, self._slice_keys, strict=True)
         ]
-        return judge(gate, ("all rows", self.rows.paired, reader(self.whole)), slices, self.confidence)
+        used = None if self.fully_labelled else review
+        whole = Evidence("all rows", self.rows.paired, reader(self.whole), used)
+        return judge(gate, whole, slices, self.confidence)
+
+    @property
+    def fully_labelled(self) -> bool:
+        """Every row has its label, so there is nothing to review."""
+        return self.whole.n["labelled"] == self.rows.paired
 
     def review_plan(self, margin: float = 0.005, power: float = 0.8) -> ReviewPlan:
         """How many rows to score and disagreements to label for a proof that the accuracy fell by less than ``margin``.
