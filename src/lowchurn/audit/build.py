@@ -252,9 +252,9 @@ def _columns(engine: sources.Engine, opened: dict[str, sources.Source], **names:
     # A label column without a single value has whatever type its file format gave it.
     label = names["label"]
     for source in opened.values():
-        if isinstance(label, str) and label in source.schema and not source.written:
-            if int(engine.fetch(counts.known_values(source.table, label))["n"][0]) == 0:
-                source.schema.set_empty(label)
+        stored = isinstance(label, str) and label in source.schema and not source.written
+        if stored and int(engine.fetch(counts.known_values(source.table, label))["n"][0]) == 0:
+            source.schema.set_empty(label)
     return resolve(opened["old"].schema, opened["new"].schema, **names)
 
 

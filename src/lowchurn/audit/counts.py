@@ -279,12 +279,20 @@ class Cut:
             return "(missing)"
         if not self.edges:
             return value
-        i = int(value)
+        i, edges = int(value), self._edge_words()
         if i == 0:
-            return f"up to {self.edges[0]:g}"
-        if i == len(self.edges):
-            return f"over {self.edges[-1]:g}"
-        return f"{self.edges[i - 1]:g} to {self.edges[i]:g}"
+            return f"up to {edges[0]}"
+        if i == len(edges):
+            return f"over {edges[-1]}"
+        return f"{edges[i - 1]} to {edges[i]}"
+
+    def _edge_words(self) -> list[str]:
+        """The edges in as few digits as tell them apart."""
+        for digits in range(6, 18):
+            words = [f"{edge:.{digits}g}" for edge in self.edges]
+            if len(set(words)) == len(words):
+                break
+        return words
 
 
 def _slices(pairs: Table, cuts: Sequence[Cut], columns: Sequence[str], unit: Column | None) -> list[Table]:

@@ -24,6 +24,7 @@ INTEGER = r"0|-?[1-9][0-9]*"
 NUMBER = r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
 # Not finite: a missing value or an infinite one, as numpy and others write them.
 SPECIAL = r"(?i)nan|[+-]?inf(inity)?"
+WORDS = "true|false|True|False|TRUE|FALSE"
 DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 TIME = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
 ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
@@ -33,18 +34,21 @@ ANY_NUMBER = r"\s*[+-]?([0-9_]+\.?[0-9_]*|\.[0-9_]+)([eE][+-]?[0-9]+)?\s*"
 
 def read_header(path: str) -> tuple[list[str], str]:
     """The names of the columns and the character between fields, from the first line."""
-    delimiters = ("\t",) if ".tsv" in path.lower()[-8:] else DELIMITERS
-    best: tuple[list[str], str] = ([], delimiters[0])
-    for delimiter in delimiters:
+    found = []
+    for delimiter in ("\t",) if ".tsv" in path.lower()[-8:] else DELIMITERS:
         with pa.input_stream(path, compression="detect") as raw:
-            lines = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+            records = csv.reader(
+                io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), delimiter=delimiter, strict=True
+            )
             try:
-                names = next(csv.reader(lines, delimiter=delimiter, strict=True), [])
-            except (csv.Error, UnicodeDecodeError) as error:
-                raise ValueError(f"the first line is no list of column names: {error}") from None
-        if len(names) > len(best[0]):
-            best = (names, delimiter)
-    names, delimiter = best
+                names, first = next(records, []), next(records, None)
+            except (csv.Error, UnicodeDecodeError):
+                continue
+        # The right one splits the names and the first row into as many parts.
+        found.append((first is None or len(first) == len(names), len(names), names, delimiter))
+    if not found:
+        raise ValueError("the first line is no list of column names in UTF-8")
+    _, _, names, delimiter = max(found, key=lambda f: f[:2])
     # As DuckDB does for a column without a name, such as the index that pandas writes.
     return [name if name else f"column{i}" for i, name in enumerate(names)], delimiter
 
@@ -114,7 +118,7 @@ def column_type(con: Any, table: str, name: str) -> ColumnType:
         return f"count_if({test}{f' AND TRY_CAST({x} AS {dtype}) IS NOT NULL' if dtype else ''})"
 
     counted = con.execute(
-        f"SELECT {matches(INTEGER)}, {matches(NUMBER)}, {matches(SPECIAL)}, {matches('true|false|True|False|TRUE|FALSE')}, "
+        f"SELECT {matches(INTEGER)}, {matches(NUMBER)}, {matches(SPECIAL)}, {matches(WORDS)}, "
         f"{matches(DAY, 'DATE')}, {matches(f'{DAY}[ T]{TIME}', 'TIMESTAMP')}, "
         f"{matches(f'{DAY}[ T]{TIME}{ZONE}', 'TIMESTAMPTZ')} FROM {table}"
     ).fetchall()[0]

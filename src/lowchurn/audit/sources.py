@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,12 +194,10 @@ class Engine:
             kind, ending = _kind(files[0])
             if kind == "database":
                 return self._open_database(side, name, table)
-            return self._open_csv(files) if kind == "csv" else self._open_parquet(side, files)
-        except (ValueError, pa.ArrowException) as error:
+            return self._open_csv(files) if kind == "csv" else self._open_parquet(files)
+        except Exception as error:
             if str(error).startswith("audit: "):
                 raise
-            raise ValueError(f"audit: cannot read {path!r} as {ending}: {_first_line(error)}.") from None
-        except Exception as error:
             raise ValueError(f"audit: cannot read {path!r} as {ending}: {_first_line(error)}.") from None
 
     def _open_csv(self, files: list[str]) -> Source:
@@ -211,7 +209,7 @@ class Engine:
         schema = Schema(names, lambda column: csv_files.column_type(con, name, column))
         return Source(self.backend.table(name), schema, written=True)
 
-    def _open_parquet(self, side: str, files: list[str]) -> Source:
+    def _open_parquet(self, files: list[str]) -> Source:
         local = os.path.exists(files[0])
         paths = [csv_files.escape_pattern(f) for f in files] if local else files
         options: dict[str, Any] = {"hive_partitioning": self.partitions}
