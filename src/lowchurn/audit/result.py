@@ -138,9 +138,12 @@ class Audit:
         """
         tally = self.whole
         if slice is not None:
-            keys = dict(zip((s.name for s in self.judged), self._slice_keys, strict=True))
+            names = [s.name for s in self.judged]
+            keys = dict(zip(names, self._slice_keys, strict=True))
             if slice not in keys:
                 raise unknown_name("audit", "slice", slice, keys)
+            if names.count(slice) > 1:
+                raise ValueError(f"audit: two slices are called {slice!r}. Rename a value of the column.")
             tally = self.tallies[keys[slice]]
         return self._estimate(tally, quantity, confidence)
 
@@ -402,7 +405,8 @@ class Audit:
             "estimates": {name: asdict(getattr(self, name)) for name in estimates},
             "soft": {name: asdict(value) for name, value in self.soft.items()},
             "mcnemar": asdict(self.mcnemar),
-            "classes": [_plain(c) for c in self.classes],
+            # Infinity is a class like any other, and no number of JSON.
+            "classes": [str(c) if isinstance(c, float) and math.isinf(c) else _plain(c) for c in self.classes],
             "flip_matrix": self.flip_matrix.tolist(),
             "slices": [asdict(s) for s in self.slices],
             "drivers": [asdict(s) for s in self.drivers],
