@@ -43,15 +43,15 @@
       if (said) said.textContent = `${shown} of ${texts.size} rows shown.`;
     });
   }
-  const tried = document.querySelector("#frontier table")?.tBodies[0].rows;
+  const tried = new Map([...document.querySelectorAll("#frontier tr[data-row]")].map((row) => [row.dataset.row, row]));
   for (const input of document.querySelectorAll(".dial input")) {
     const dial = input.closest(".dial");
-    const rows = input.dataset.rows.split(" ").map((row) => tried[row]);
+    const rows = input.dataset.rows.split(" ").map((row) => tried.get(row));
     const marks = document.querySelectorAll(`[data-dial="${input.id}"]`);
     const show = () => {
       const now = Number(input.value);
       rows.forEach((row, k) => row.classList.toggle("now", k === now));
-      marks.forEach((mark, k) => mark.classList.toggle("now", k === now));
+      marks.forEach((mark) => mark.classList.toggle("now", Number(mark.dataset.at) === now));
       for (const slot of dial.querySelectorAll("[data-cell]")) {
         slot.replaceChildren(...[...rows[now].cells[slot.dataset.cell].childNodes].map((node) => node.cloneNode(true)));
       }

@@ -5,16 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lowchurn.audit import Audit, Review, ReviewPlan, Slice, Verdict, write_text
 from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS, interval_text, share_text
 from lowchurn.audit.summary import HEADLINES, SHARES, SOFT, headline, number_text, p_equals, p_text
 from lowchurn.report import figures
+from lowchurn.report.flips import flips_section
 from lowchurn.report.frontier import frontier_section
 from lowchurn.report.markup import Markup, data_table, join, section, tag
 from lowchurn.report.tried import read_tried
@@ -93,7 +96,7 @@ def html_page(
         ("drivers", "Drivers of change", _drivers(audit)),
         ("scores", "Score shift", _scores(audit)),
         ("frontier", "Frontier", frontier_section(tried)),
-        ("flips", "Changed rows", _flips(audit)),
+        ("flips", "Changed rows", flips_section(audit)),
         ("review", "Review plan", _review(plan, review)),
         ("made", "How this was made", _made(audit)),
     ]
@@ -151,6 +154,7 @@ def _verdict(audit: Audit, verdict: Verdict | None) -> Markup:
                 "Limits, each judged on the bound of its interval and not on the point",
                 ("where", "limit", "what was found", "verdict"),
                 rows,
+                class_="checks",
             )
         )
     if verdict is not None and len(verdict.checks) > MOST_CHECKS:
@@ -254,19 +258,17 @@ def _slices(audit: Audit) -> Markup:
     ]
     change = audit.accuracy_change
     if change.defined:
-        drawn = figures.forest(slices, "accuracy_change", change.value, "Change in accuracy by slice", signed=True)
+        caption = (
+            f"In points, with its interval. Left of zero is worse; dashed: all rows, {share_text(change.value, True)}."
+        )
         parts += [
             tag("h3", "Change in accuracy"),
-            tag(
-                "figure",
-                drawn,
-                tag("figcaption", "The dashed line is the change over all rows. Left of zero is worse."),
-            ),
+            figures.forest(slices, "accuracy_change", change.value, caption, signed=True),
         ]
-    drawn = figures.forest(slices, "churn", audit.churn.value, "Changed decisions by slice", signed=False)
+    caption = f"Share of rows, with its interval; dashed: all rows, {share_text(audit.churn.value)}."
     parts += [
         tag("h3", "Changed decisions"),
-        tag("figure", drawn, tag("figcaption", "The dashed line is the share over all rows.")),
+        figures.forest(slices, "churn", audit.churn.value, caption, signed=False),
     ]
     shown = sorted(slices, key=lambda s: (math.isnan(s.q_value), s.q_value))[:MOST_TABLE_SLICES]
     heads = ("slice", "rows", "changed", "broken", "change in accuracy", "q")
@@ -312,87 +314,31 @@ def _drivers(audit: Audit) -> Markup:
 
 
 def _scores(audit: Audit) -> Markup:
-    if audit.shift is None:
+    shift = audit.shift
+    if shift is None:
         return Markup("")
-    caption = tag(
+    rose, fell = (int(part.sum()) for part in (np.triu(shift.joint, 1), np.tril(shift.joint, -1)))
+    said = f"{audit.moved or 0:,} of {audit.rows.paired:,} rows have other probabilities than before."
+    bins = len(shift.joint)
+    if rose + fell:
+        said += (
+            f" In {bins} bins of the {shift.quantity}, {rose:,} rows moved to a higher bin and {fell:,} to a lower "
+            f"one; {int(shift.joint.trace()):,} stayed in theirs."
+        )
+    else:
+        said += f" None of them moved to another of the {bins} bins of the {shift.quantity}."
+    key = tag(
         "figcaption",
         tag("span", class_="legend old"),
-        "before",
+        "before ",
         tag("span", class_="legend new"),
-        "after; rows in each bin of the ",
-        audit.shift.quantity,
+        "after",
     )
-    moved = tag("p", f"{audit.moved or 0:,} of {audit.rows.paired:,} rows have other probabilities than before.")
-    return section("scores", "Score shift", moved, tag("figure", figures.shift_figure(audit.shift), caption))
-
-
-def _kind(row: Mapping[str, Any]) -> str:
-    if row.get("label") is None:
-        return "no label"
-    return "broken" if row["label"] == row["old"] else "fixed" if row["label"] == row["new"] else "lateral"
-
-
-def _flips(audit: Audit) -> Markup:
-    if not audit.flips:
-        return section("flips", "Changed rows", tag("p", "No decision changed."))
-    columns = list(audit.flips[0])
-    labelled = "label" in columns
-    heads = [*columns, *(["kind"] if labelled else [])]
-    head = [tag("th", tag("button", name, type="button"), scope="col", aria_sort="none") for name in heads]
-    rows = []
-    for flip in audit.flips:
-        cells = []
-        for i, name in enumerate(columns):
-            value = flip[name]
-            shown = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            attributes: dict[str, Any] = {"data_value": repr(value) if number else None}
-            cells.append(tag("th", shown, scope="row", **attributes) if i == 0 else tag("td", shown, **attributes))
-        if labelled:
-            kind = _kind(flip)
-            cells.append(tag("td", kind, class_=kind if kind in ("broken", "fixed") else None))
-        rows.append(tag("tr", cells))
-    size = len(audit.flips)
-    total = audit.whole.n["changed"]
-    caption = f"A random {size:,} of {total:,} changed rows" if size < total else f"All {total:,} changed rows"
-    table = tag(
-        "table",
-        tag("caption", caption),
-        tag("thead", tag("tr", head)),
-        tag("tbody", rows),
-        id="flip-table",
-        class_="sortable",
-        data_status="flip-status",
-    )
-    tools = tag(
-        "div",
-        tag(
-            "label",
-            "Filter ",
-            tag(
-                "input",
-                type="search",
-                data_filters="flip-table",
-                autocomplete="off",
-                placeholder="words that a row must hold",
-            ),
-        ),
-        tag(
-            "span",
-            f"{size:,} of {size:,} rows shown.",
-            id="flip-status",
-            role="status",
-            aria_live="polite",
-            class_="muted",
-        ),
-        class_="tools",
-    )
-    return section(
-        "flips",
-        "Changed rows",
-        tools,
-        tag("div", table, class_="flips", tabindex="0", role="region", aria_label=caption),
-    )
+    parts = [tag("h3", "All rows"), tag("figure", figures.shift_figure(shift), key)]
+    if rose + fell:
+        moved = tag("figcaption", f"By the {shift.quantity} before. Rows that stayed in their bin are not drawn.")
+        parts = [tag("h3", "Rows that moved"), tag("figure", figures.moves_figure(shift), moved), *parts]
+    return section("scores", "Score shift", tag("p", said), parts)
 
 
 def _review(plan: ReviewPlan, review: Review | None) -> Markup:
