@@ -10,7 +10,7 @@ import lowchurn
 PACKAGE = Path(lowchurn.__file__).parent
 
 # Each room, and the rooms of lowchurn that it may import. A room may always import itself.
-FLOOR = {"checks", "_files", "_reading"}
+FLOOR = {"checks", "_files", "_options", "_reading", "_terminal"}
 MATHS = FLOOR | {"scoring", "metrics"}
 WORDS = MATHS | {"strategies", "theory"}
 TRAINED = WORDS | {"learners", "nets"}
@@ -19,7 +19,9 @@ FRONT = CHOSEN | {"estimator", "persistence", "charts"}
 ALLOWED = {
     "checks": set(),
     "_files": set(),
+    "_options": set(),
     "_reading": set(),
+    "_terminal": set(),
     "charts": FLOOR,
     "scoring": FLOOR,
     "metrics": FLOOR | {"scoring"},

@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
     raise ImportError(f'lowchurn.audit needs {error.name}: pip install "lowchurn[audit]"') from error
 from lowchurn.audit.gate import Check, Gate, Limits, Verdict, read_config
 from lowchurn.audit.infer import Slice
+from lowchurn.audit.provenance import Provenance, Source
 from lowchurn.audit.result import Audit, Rows, Shift
 from lowchurn.audit.review import Review, ReviewPlan, plan_review, review_change
 from lowchurn.audit.stats import Estimate, Test
@@ -37,11 +38,13 @@ __all__ = [
     "Estimate",
     "Gate",
     "Limits",
+    "Provenance",
     "Review",
     "ReviewPlan",
     "Rows",
     "Shift",
     "Slice",
+    "Source",
     "Test",
     "Verdict",
     "audit",

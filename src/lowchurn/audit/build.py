@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from lowchurn.audit import counts, sources
 from lowchurn.audit.columns import Columns, resolve
 from lowchurn.audit.infer import Design, judge_slices, tallies
+from lowchurn.audit.provenance import describe_audit, describe_source
 from lowchurn.audit.result import Audit, Rows, Shift
 from lowchurn.audit.soft import soft_estimates
 from lowchurn.checks import check_choice, check_number
@@ -43,6 +45,8 @@ def audit(
     memory_limit: str | None = None,
     threads: int | None = None,
     temp_directory: str | None = None,
+    old_name: str | None = None,
+    new_name: str | None = None,
 ) -> Audit:
     """Say what changed between two versions of a model, from their predictions on the same rows.
 
@@ -84,6 +88,8 @@ def audit(
         Of the bootstrap and of the sample.
     memory_limit, threads, temp_directory : optional
         Settings of DuckDB, such as ``"4GB"`` (default: 60 % of the memory); what does not fit goes to disk.
+    old_name, new_name : str, optional
+        Names and versions of the two models, for the report.
 
     Returns
     -------
@@ -98,6 +104,7 @@ def audit(
     >>> result.churn.value, result.broken.value, result.fixed.value
     (0.25, 0.125, 0.125)
     """
+    settings = dict(locals())
     began = time.perf_counter()
     check_choice("audit", "on_mismatch", on_mismatch, ("error", "inner"))
     check_number("audit", "confidence", confidence, 0, 1, open_low=True, open_high=True)
@@ -105,6 +112,7 @@ def audit(
     check_number("audit", "sample", sample, 0, 10_000)
     if threads is not None:
         check_number("audit", "threads", threads, 1, 10_000)
+    described = describe_source("old_name", old, old_name), describe_source("new_name", new, new_name)
     engine = sources.open_engine(old, new, memory_limit=memory_limit, threads=threads, folder=temp_directory)
     with engine.errors():
         tables = {"old": engine.read("old", old), "new": engine.read("new", new)}
@@ -165,6 +173,7 @@ def audit(
         sources=(_describe(old), _describe(new)),
         engine=engine,
         pairs=pairs,
+        provenance=describe_audit(*described, rows, settings, inspect.signature(audit)),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lowchurn.audit import stats
+from lowchurn.audit.formats import interval_text, share_text
 from lowchurn.audit.stats import Estimate
 from lowchurn.checks import check_number, unknown_name
 
@@ -201,26 +202,6 @@ class Verdict:
 
     def __str__(self) -> str:
         return "\n".join([self.outcome, *(f"  {check}" for check in self.checks)])
-
-
-def share_text(value: float, signed: bool = False, digits: int | None = None) -> str:
-    """A share in percent, with as many digits as it deserves."""
-    if math.isnan(value):
-        return "undefined"
-    percent = 100 * value
-    if digits is None:
-        digits = 2 if abs(percent) >= 0.1 or percent == 0 else min(6, 1 - math.floor(math.log10(abs(percent))))
-    return f"{percent:{'+' if signed else ''}.{digits}f}%"
-
-
-def interval_text(estimate: Estimate, signed: bool = False) -> str:
-    """A share and its interval, with digits enough to tell its ends apart."""
-    if not estimate.defined:
-        return "undefined"
-    width = 100 * (estimate.high - estimate.low)
-    digits = min(6, max(2, 1 - math.floor(math.log10(width)))) if width > 0 else 2
-    value, low, high = (share_text(v, signed, digits) for v in (estimate.value, estimate.low, estimate.high))
-    return f"{value} ({low} to {high})"
 
 
 Rows = tuple[str, int, Callable[[str, float], Estimate]]

@@ -17,6 +17,7 @@ from lowchurn.audit import stats
 from lowchurn.audit.columns import Columns
 from lowchurn.audit.gate import Gate, Verdict, judge
 from lowchurn.audit.infer import Design, Slice, Tally, slice_order
+from lowchurn.audit.provenance import Provenance
 from lowchurn.audit.review import Review, ReviewPlan, plan_review, review_change
 from lowchurn.audit.stats import Estimate, Test
 from lowchurn.checks import check_number, unknown_name
@@ -113,6 +114,8 @@ class Audit:
     engine: Any = field(default=None)
     pairs: Any = field(default=None)
     command: str = "lowchurn.audit(...)"
+    provenance: Provenance = field(default_factory=Provenance)
+    """What was audited: names, files with checksums, settings."""
 
     @property
     def confidence(self) -> float:
@@ -385,6 +388,7 @@ class Audit:
             "drivers": [asdict(s) for s in self.drivers],
             "notes": list(self.notes),
             "made": self.made(),
+            "provenance": asdict(self.provenance),
         }
         if verdict is not None:
             result["verdict"] = {

@@ -16,6 +16,7 @@ import numpy as np
 from scipy import special
 
 from lowchurn.audit import stats
+from lowchurn.audit.formats import interval_text
 from lowchurn.audit.stats import Estimate
 from lowchurn.checks import check_number
 
@@ -54,9 +55,8 @@ class ReviewPlan:
     def __str__(self) -> str:
         if self.churn == 0:
             return "The models agree on every row: there is nothing to label."
-        aim = (
-            f"a fall in accuracy of {self.margin:.2%} or more is excluded with {self.power:.0%} power if there is none"
-        )
+        fall = f"{100 * self.margin:.4g} points"
+        aim = f"a fall in accuracy of {fall} or more is excluded with {self.power:.0%} power if there is none"
         if self.enough_rows:
             part = "all of them" if self.labels >= self.disputed else f"a random {self.labels:,} of them"
             return (
@@ -147,7 +147,7 @@ class Review:
         if not change.defined:
             return "No disagreement has an answer yet."
         return (
-            f"Accuracy changed by {change.value:+.3%} ({change.low:+.3%} to {change.high:+.3%}), "
+            f"Accuracy changed by {interval_text(change, signed=True)}, "
             f"from {self.labels:,} labels of {self.disputed:,} disagreements in {self.rows:,} rows."
         )
 
@@ -182,7 +182,7 @@ def review_change(
     >>> import numpy as np
     >>> from lowchurn.audit import review_change
     >>> print(review_change(np.array([1.0] * 8 + [-1.0] * 2), disputed=10, rows=1000))
-    Accuracy changed by +0.600% (-0.024% to +1.395%), from 10 labels of 10 disagreements in 1,000 rows.
+    Accuracy changed by +0.60 points (-0.02 to +1.39), from 10 labels of 10 disagreements in 1,000 rows.
     """
     m = len(outcomes)
     if disputed == 0:

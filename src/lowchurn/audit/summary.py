@@ -7,7 +7,8 @@ import math
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS, Verdict, interval_text, share_text
+from lowchurn.audit.formats import interval_text, share_text
+from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS, Verdict
 from lowchurn.audit.stats import Estimate
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lowchurn.audit.gate import share_text
+from lowchurn.audit.formats import share_text
 from lowchurn.checks import unknown_name
 from lowchurn.metrics import dial_curves
 
