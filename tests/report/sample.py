@@ -1,9 +1,12 @@
 """Audits as release managers have them: many slices, long names, mostly unmoved rows, a dial of 51 positions."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 
 import lowchurn
+from lowchurn.audit import Source
 
 EDUCATION = ["Bachelors", "HS-grad", "Some-college", "Masters", "Assoc-acdm", "Prof-school", "Preschool"]
 MARITAL = ["Married-civ-spouse", "Never-married", "Divorced", "Married-spouse-absent", "Widowed"]
@@ -51,6 +54,14 @@ def audited(labelled=True, **options):
         **given | options,
     )
     found.sources = (LONG.replace("candidate", "production"), LONG)
+    found.provenance = dataclasses.replace(
+        found.provenance,
+        old=Source("credit-income 3.1", found.sources[0], "9f" * 32, found.rows.old, "2025-06-13T21:04:55+00:00"),
+        new=Source("credit-income 3.2-rc1", LONG, "0c" * 32, found.rows.new, "2025-06-14T09:30:00+00:00"),
+        config="releases/credit-income/lowchurn.toml",
+        from_config=("by", "features", "gate.max_churn"),
+        settings=found.provenance.settings | {"gate.max_churn": 0.06},
+    )
     found.command = f"lowchurn audit {found.sources[0]} {LONG} --id application_number --label income --html r.html"
     return found
 

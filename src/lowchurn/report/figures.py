@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn.audit import Audit, Shift, Slice
-from lowchurn.audit.gate import interval_text, share_text
+from lowchurn.audit import Audit, Estimate, Shift, Slice
+from lowchurn.audit.formats import interval_text, share_text
 from lowchurn.report.chart import Axis, Chart, count_text, percent_text, root_ticks, ticks
 from lowchurn.report.markup import Markup, tag, words
 
@@ -20,6 +20,13 @@ MOST_CLASSES = 12
 def short(value: Any, most: int) -> str:
     shown = str(value)
     return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def value_and_interval(estimate: Estimate, signed: bool = False) -> tuple[list[Any], str]:
+    """A number, its unit set small where it is a word, and its interval: 1.97% and 1.53% to 2.53%."""
+    value, _, interval = interval_text(estimate, signed).partition(" (")
+    number, _, unit = value.partition(" ")
+    return [number, [" ", tag("small", unit)] if unit else None], interval.removesuffix(")")
 
 
 def forest(slices: Sequence[Slice], quantity: str, overall: float, caption: str, signed: bool) -> Markup:
@@ -51,20 +58,18 @@ def forest(slices: Sequence[Slice], quantity: str, overall: float, caption: str,
         rows.append(
             tag(
                 "tr",
-                tag("th", words(short(s.name, 80)), scope="row", role="rowheader"),
-                tag("td", tag("div", drawn, class_="rail"), class_="strip", role="cell", aria_hidden="true"),
-                tag("td", interval_text(e, signed), class_="value", role="cell"),
-                role="row",
+                tag("th", words(short(s.name, 80)), scope="row"),
+                tag("td", tag("div", drawn, class_="rail"), class_="strip", aria_hidden="true"),
+                tag("td", interval_text(e, signed), class_="value"),
             )
         )
     labels = [tag("span", text, class_="tick x", style=f"left:{axis.at(v):g}%") for v, text in marks]
     return tag(
         "table",
         tag("caption", caption),
-        tag("tbody", rows, role="rowgroup"),
+        tag("tbody", rows),
         tag("tfoot", tag("tr", tag("td"), tag("td", tag("div", labels, class_="rail"), class_="strip"), tag("td"))),
         class_="forest",
-        role="table",
         style=_lines(axis, overall, signed),
     )
 
@@ -126,7 +131,9 @@ def shift_figure(shift: Shift) -> Markup:
     """Rows by probability, before and after, on a root scale: most rows often lie in one bin."""
     old, new = shift.joint.sum(axis=1), shift.joint.sum(axis=0)
     most = float(max(old.max(), new.max(), 1))
-    up = Axis(0.0, most, [(v, count_text(v)) for v in root_ticks(most)], "↑ rows in a bin (square-root scale)", root=True)
+    up = Axis(
+        0.0, most, [(v, count_text(v)) for v in root_ticks(most)], "↑ rows in a bin (square-root scale)", root=True
+    )
     chart = Chart(_score_axis(shift), up)
     bars = [_bar(chart, *_step(shift, i), 0.0, float(n), "bar-old") for i, n in enumerate(old)]
     outline = [(edge, float(n)) for i, n in enumerate(new) for edge in _step(shift, i)]

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lowchurn.audit.gate import interval_text
 from lowchurn.audit.stats import Estimate, paired_difference, undefined
 from lowchurn.report.chart import Axis, Chart, percent_text, ticks
-from lowchurn.report.figures import short
+from lowchurn.report.figures import short, value_and_interval
 from lowchurn.report.markup import Markup, data_table, section, tag
 from lowchurn.report.tried import NOTHING, Figure, Point, Tried
 
@@ -268,8 +267,8 @@ def _table(tried: Tried, some: list[int], caption: str) -> Markup:
         change = paired_change(p)
         if change.defined:  # then the accuracy's own interval has nothing to add
             cells["accuracy"] = p.accuracy.texts()[0]
-            value, _, interval = interval_text(change, signed=True).partition(" (")
-            cells["change"] = [value, " ", tag("span", f"({interval}", class_="range")]
+            value, interval = value_and_interval(change, signed=True)
+            cells["change"] = [*value, " ", tag("span", f"({interval})", class_="range")]
         else:
             cells["change"] = NOTHING
         rows.append([cells[name] for name in heads])

@@ -47,7 +47,7 @@ def words(value: Any) -> Markup:
     --------
     >>> from lowchurn.report.markup import words
     >>> words("in Some-college")
-    'in <span class="word">Some-college</span>'
+    'in <span class="whole">Some-college</span>'
     >>> words("/data/release/candidate.parquet")
     '<span class="long">/<wbr>data/<wbr>release/<wbr>candidate.<wbr>parquet</span>'
     """
@@ -65,8 +65,8 @@ def _word(part: str) -> Markup:
 
 def _kept(part: str) -> Markup:
     """A short word in one piece: a browser would break it at its hyphens."""
-    apart = len(part) <= LONGEST_WORD and re.search(r"\S[-/?]\w", part)
-    return tag("span", part, class_="word") if apart else text(part)
+    apart = len(part) <= LONGEST_WORD and re.search(r"\w[-/?]\w|--", part)
+    return tag("span", part, class_="whole") if apart else text(part)
 
 
 def tag(name: str, *children: Any, **attributes: Any) -> Markup:
@@ -105,31 +105,24 @@ def data_table(
     """A table whose rows are named by their first cell. Where it is too wide it scrolls in a frame of its own, and on
     a phone each row is a card, whose lines are named by the heads.
 
-    ``keys`` name the rows for the script. Roles are given since some browsers forget them with the layout.
+    ``keys`` name the rows for the script.
     """
     right = set(numbers)
     shown = []
     for number, row in enumerate(rows):
-        cells = [tag("th", _cell(row[0]), scope="row", role="rowheader")]
+        cells = [tag("th", _cell(row[0]), scope="row")]
         cells += [
-            tag("td", _cell(cell), role="cell", data_head=heads[i] or None, class_="number" if i in right else None)
+            tag("td", _cell(cell), data_head=heads[i] or None, class_="number" if i in right else None)
             for i, cell in enumerate(row[1:], start=1)
         ]
-        shown.append(tag("tr", cells, role="row", data_row=None if keys is None else keys[number]))
-    head = [
-        tag("th", h, scope="col", role="columnheader", class_="number" if i in right else None)
-        for i, h in enumerate(heads)
-    ]
-    whole = tag(
-        "table",
-        tag("caption", caption),
-        tag("thead", tag("tr", head, role="row"), role="rowgroup"),
-        tag("tbody", shown, role="rowgroup"),
-        role="table",
-    )
+        shown.append(tag("tr", cells, data_row=None if keys is None else keys[number]))
+    head = [tag("th", h, scope="col", class_="number" if i in right else None) for i, h in enumerate(heads)]
+    whole = tag("table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", shown))
     frame = f"scroll stacked {class_}".strip()
     return tag("div", whole, class_=frame, tabindex="0", role="region", aria_label=caption)
 
 
 def _cell(content: Any) -> Markup:
+    if content is None:
+        return Markup("")
     return join(map(_cell, content)) if isinstance(content, list | tuple) else words(content)

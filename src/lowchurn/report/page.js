@@ -6,6 +6,12 @@
     const cell = row.cells[column];
     return cell.dataset.value ?? cell.textContent;
   };
+  // Some browsers forget what a table is where rows are laid out as cards: say it.
+  const roles = { TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TFOOT: "rowgroup", TR: "row", TD: "cell" };
+  for (const part of document.querySelectorAll(".stacked table, .stacked table *, .forest, .forest *")) {
+    const role = part.tagName === "TH" ? (part.scope === "col" ? "columnheader" : "rowheader") : roles[part.tagName];
+    if (role) part.setAttribute("role", role);
+  }
   for (const table of document.querySelectorAll("table.sortable")) {
     const body = table.tBodies[0];
     const heads = [...table.tHead.rows[0].cells];
