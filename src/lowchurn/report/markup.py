@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-VOID = {"meta", "input", "br", "link"}
+VOID = {"meta", "input", "br", "link", "wbr"}
 LONGEST_WORD = 20  # characters; a longer one may break where it has to, a shorter one never does
 
 
@@ -15,9 +15,6 @@ class Markup(str):
     """Text that is already HTML. Only this module and constant assets make it."""
 
     __slots__ = ()
-
-
-WBR = Markup("<wbr>")
 
 
 def text(value: Any) -> Markup:
@@ -59,7 +56,7 @@ def words(value: Any) -> Markup:
 def _word(part: str) -> Markup:
     if len(part) > LONGEST_WORD:
         pieces = [p for p in re.split(r"(?<=[/\\_=,.:;&?])", part) if p]
-        return tag("span", [[WBR if i else None, _kept(p)] for i, p in enumerate(pieces)], class_="long")
+        return tag("span", [[tag("wbr") if i else None, _kept(p)] for i, p in enumerate(pieces)], class_="long")
     return _kept(part)
 
 
