@@ -60,6 +60,8 @@ class Point:
     """Its weight in what is served: 1 alone, 0 not at all."""
     reason: str
     """Why nothing was measured."""
+    rows: float = math.nan
+    """Rows that it was measured on; with weights their effective number."""
 
     @property
     def name(self) -> str:
@@ -137,6 +139,7 @@ def _point(record: Any, served: Mapping[str, Any]) -> Point:
         fixed=_figure(record, "fixed"),
         dial=_number("dial", record.get("dial")),
         chosen=float(bool(record.get("chosen"))),
+        rows=_number("rows", record.get("rows")),
         reason=": ".join(str(record[k]) for k in ("status", "reason") if record.get(k)) if record.get("reason") else "",
     )
     return shown if "chosen" in record else dataclasses.replace(shown, chosen=float(served.get(shown.name, 0.0)))
