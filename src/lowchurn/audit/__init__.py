@@ -21,7 +21,6 @@ from lowchurn.audit.review import Review, ReviewPlan, plan_review, review_change
 from lowchurn.audit.settings import read_config
 from lowchurn.audit.stats import Estimate, Test
 from lowchurn.audit.summary import junit, markdown
-from lowchurn.audit.writing import check_writable, write_text
 
 
 class _CallableModule(types.ModuleType):
@@ -49,11 +48,9 @@ __all__ = [
     "Test",
     "Verdict",
     "audit",
-    "check_writable",
     "junit",
     "markdown",
     "plan_review",
     "read_config",
     "review_change",
-    "write_text",
 ]

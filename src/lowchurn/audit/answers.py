@@ -31,7 +31,7 @@ SEPARATORS = (",", ";", "\t", "|")
 MOST_BYTES = 1 << 30  # of a file that people filled in, unpacked
 MOST_SHOWN = 20  # classes in an error message
 EXAMPLES = 5
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:inf(?:inity)?))", re.ASCII)
 _WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0*)?", re.ASCII)
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False}
 

@@ -46,6 +46,9 @@ class Settings:
     temp_directory: str | None = None
     old_name: str | None = None
     new_name: str | None = None
+    partitions: bool | None = None
+    remote: bool | None = None
+    views: bool | None = None
 
 
 NAMES = tuple(f.name for f in fields(Settings))
