@@ -106,7 +106,7 @@ def test_a_class_that_only_the_truth_has_can_be_named():
 def test_empty_answers_are_counted_and_said(whole, tmp_path):
     review = whole.with_labels(answers(tmp_path, "id,label\n1,1\n2,\n3,  \n,\n4,0\n\n"))
     assert (review.labels, review.empty) == (2, 2)
-    assert "2 rows have no answer yet" in str(review)
+    assert "Rows without an answer: 2." in str(review)
     none = whole.with_labels(answers(tmp_path, "id,label\n1,\n"))
     assert not none.accuracy_change.defined
     assert math.isnan(none.broken_rows.value)

@@ -367,8 +367,10 @@ def _judge_change(asked: _Question) -> Check:
 
 def _open(asked: _Question, limit: str, needed: float) -> Check:
     estimate = asked.estimate
+    review = asked.review
+    comma = "" if review is None else ","
     if math.isinf(needed):
-        words = f" straddles the limit {limit} and lies on it: more rows will hardly settle it."
+        words = f"{comma} straddles the limit {limit} and lies on it: more rows will hardly settle it."
         return asked.check(INCONCLUSIVE, words, math.inf)
     # The interval is off the limit only where a slice would fail by itself, but not as the worst of many.
     beyond = estimate.high < -asked.limit if asked.name == "not_worse_than" else estimate.low > asked.limit

@@ -151,14 +151,10 @@ class Review:
 
     def __str__(self) -> str:
         change = self.accuracy_change
-        open_rows = f" {self.empty:,} rows have no answer yet." if self.empty else ""
+        open_rows = f" Rows without an answer: {self.empty:,}." if self.empty else ""
         if not change.defined:
             return f"No disagreement has an answer yet.{open_rows}"
-        agreeing = (
-            f" {self.unknown:,} answers are to rows on which the models agree, and were not used."
-            if self.unknown
-            else ""
-        )
+        agreeing = f" Answers to rows on which the models agree, not used: {self.unknown:,}." if self.unknown else ""
         return (
             f"Accuracy changed by {interval_text(change, signed=True)}, "
             f"from {self.labels:,} labels of {self.disputed:,} disagreements in {self.rows:,} rows."
