@@ -11,6 +11,7 @@ import difflib
 import io
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -78,6 +79,11 @@ def read_answers(
         keys = counts.key_names(pairs)
         types = {key: pairs.schema().to_pyarrow().field(key).type for key in keys}
     texts = given.columns[label]
+    if given.first and "" in known and "" in texts:
+        raise ValueError(
+            f"answers: one of the classes is the empty text, so {given.row(list(texts).index(''))} may be answered or "
+            "not. Give the class a name, or give a table in memory with None where there is no answer."
+        )
     answered = [i for i, text in enumerate(texts) if not is_empty(text, known)]
     truths = _truths(given, label, answered, known)
     ids = {key: _typed_ids(given, name, answered, types[key]) for key, name in zip(keys, columns.id, strict=True)}
@@ -89,7 +95,7 @@ def read_answers(
 def is_empty(value: Any, known: Iterable[Any] = ()) -> bool:
     """Whether nothing was filled in; a blank text is an answer where it is a class itself."""
     if isinstance(value, str):
-        return not value.strip() and (not value or value not in known)
+        return not value.strip() and value not in known
     return value is None or value != value
 
 
@@ -256,6 +262,9 @@ def class_reader(known: Iterable[Any]) -> Callable[[Any], Any]:
     for value in classes:
         if isinstance(value, str):
             trimmed.setdefault(value.strip(), []).append(value)
+    # As str() writes them, which is how they were exported.
+    spelled = Counter(map(str, classes))
+    written = {str(v): v for v in classes if spelled[str(v)] == 1 and not isinstance(v, str)}
     kinds = {_kind(value) for value in classes}
     parsers = [parse for kind, parse in _PARSERS if kind in kinds]
 
@@ -273,7 +282,7 @@ def class_reader(known: Iterable[Any]) -> Callable[[Any], Any]:
         for parse in parsers:
             with suppress(ValueError, KeyError, ArithmeticError):
                 return classes[parse(value.strip())]
-        return None
+        return written.get(value.strip())
 
     return read
 
