@@ -1,13 +1,15 @@
 """Labels typed by people: an answer is a class of the decisions, in their type, or it is refused with its row."""
 
+import csv
 import math
 from datetime import date, datetime
 from decimal import Decimal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowchurn
@@ -243,6 +245,41 @@ def test_a_class_without_a_name_cannot_be_told_from_no_answer(tmp_path):
         audit.with_labels(answers(tmp_path, "id,label\n1,a\n2,\n"))
     told = audit.with_labels(pd.DataFrame({"id": [1, 2], "label": ["", None]}))
     assert (told.labels, told.empty, told.broken.value) == (1, 1, 1.0)
+
+
+NAMES = ["a", "1", "01", "TRUE", "NA", 'x,"y;z', "é\n"]
+
+
+@pytest.fixture(scope="module")
+def many():
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"id": [f"r{i}" for i in range(60)], "prediction": rng.choice(NAMES, 60)})
+    new = rows.assign(prediction=rng.choice(NAMES, 60))
+    return lowchurn.audit(rows, new), dict(zip(rows.id, zip(rows.prediction, new.prediction, strict=True), strict=True))
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), separator=st.sampled_from(",;\t|"), end=st.sampled_from(["\n", "\r\n"]))
+def test_a_review_equals_a_plain_loop(many, tmp_path_factory, data, separator, end):
+    audit, decisions = many
+    told = data.draw(st.dictionaries(st.sampled_from(sorted(decisions)), st.sampled_from([*NAMES, ""]), min_size=1))
+    path = tmp_path_factory.mktemp("answers") / "answers.csv"
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=separator, lineterminator=end)
+        writer.writerows([["label", "id"], *([label, id_] for id_, label in told.items())])
+    counted = dict.fromkeys(("fixed", "broken", "lateral", "agreeing", "empty"), 0)
+    for id_, label in told.items():
+        old, new = decisions[id_]
+        kind = "fixed" if label == new else "broken" if label == old else "lateral"
+        counted["empty" if not label else "agreeing" if old == new else kind] += 1
+    review = audit.with_labels(path)
+    answered = counted["fixed"] + counted["broken"] + counted["lateral"]
+    assert (review.labels, review.empty, review.unknown) == (answered, counted["empty"], counted["agreeing"])
+    disputed = sum(old != new for old, new in decisions.values())
+    if answered:
+        change = (counted["fixed"] - counted["broken"]) / answered * disputed / 60
+        assert review.accuracy_change.value == pytest.approx(change)
+        assert review.broken_rows.value == pytest.approx(counted["broken"] / answered * disputed / 60)
 
 
 def test_two_key_columns(tmp_path):

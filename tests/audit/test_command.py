@@ -371,10 +371,16 @@ def test_errors_name_options(folder, lowchurn):
     text = pd.DataFrame({"id": [1, 2], "score": [0.1, 0.9], "y": ["a", "b"]})
     text.to_csv(folder / "text.csv", index=False)
     assert "--class negative --class positive" in lowchurn("text.csv", "text.csv", "--label", "y").stderr
-    for arguments in (("--max-churn", "3"), ("--slice-max-churn", "3"), ("--junit", "gate.xml")):
-        done = lowchurn("old.parquet", "new.parquet", *arguments)
-        assert "max_churn" not in done.stderr
-        assert "--max-churn" in done.stderr
+    for option, value in (
+        ("--max-churn", "3"),
+        ("--slice-max-churn", "nan"),
+        ("--min-rows", "-1"),
+        ("--junit", "g.xml"),
+    ):
+        done = lowchurn("old.parquet", "new.parquet", option, value)
+        assert done.returncode == 2
+        assert f": {option} " in done.stderr
+        assert "_" not in done.stderr
 
 
 def test_no_value_of_the_data_reaches_the_terminal_raw(folder, lowchurn):

@@ -128,7 +128,8 @@ def read_csv(path: str, wanted: Sequence[str]) -> Given:
     try:
         text = raw.decode(_encoding(raw))
     except UnicodeError as error:
-        raise ValueError(f"{who} is not UTF-8 ({error.reason}). Save it as CSV in UTF-8.") from None
+        reason = getattr(error, "reason", str(error))
+        raise ValueError(f"{who} is not UTF-8 ({reason}). Save it as CSV in UTF-8.") from None
     if "\0" in text:
         raise ValueError(f"{who} contains zero bytes and is no text. Save it as CSV in UTF-8.")
     rows = _split(who, text, wanted)

@@ -255,6 +255,17 @@ def review_change(
         return Estimate(found.value, found.low, found.high, rows, method, found.effective)
 
     sizes = None if weights is None else kish
-    shares = [stats.proportion(p, m, confidence, sizes) for p in (fixed, broken, lateral)]
-    rates = [of_all_rows(p) for p in (fixed, broken)]
-    return Review(m, disputed, rows, *shares, shown, *rates, unknown, empty, size)
+    return Review(
+        labels=m,
+        disputed=disputed,
+        rows=rows,
+        fixed=stats.proportion(fixed, m, confidence, sizes),
+        broken=stats.proportion(broken, m, confidence, sizes),
+        lateral=stats.proportion(lateral, m, confidence, sizes),
+        accuracy_change=shown,
+        fixed_rows=of_all_rows(fixed),
+        broken_rows=of_all_rows(broken),
+        unknown=unknown,
+        empty=empty,
+        full=size,
+    )

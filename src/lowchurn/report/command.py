@@ -13,9 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from lowchurn._files import check_outputs, goes_to_stdout, is_stream, real_place, write_files
+from lowchurn._files import PathLike, check_outputs, goes_to_stdout, is_stream, real_place, write_files
 from lowchurn._terminal import printable
-from lowchurn.audit import Audit, Gate, Review, ReviewPlan, Verdict, audit, junit, markdown, read_config
+from lowchurn.audit import Audit, Gate, Limits, Review, ReviewPlan, Verdict, audit, junit, markdown, read_config
 from lowchurn.audit.answers import holds_answers
 from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit.provenance import files_of
@@ -57,7 +57,7 @@ def run_audit(given: Mapping[str, Any], console: Console) -> int:
         "markdown": lambda: markdown(result, verdict, review),
         "disputed": lambda: result.disputed(given.get("disputed_rows")).to_csv(index=False),
     }
-    made = {path: make[name]() for name, path in paths.items()}
+    made: dict[PathLike, bytes | str] = {path: make[name]() for name, path in paths.items()}
     # What goes to the standard output is for another program: the summary must not be mixed with it.
     if any(goes_to_stdout(path) for path in paths.values()):
         console = Console(stderr=True, soft_wrap=True)
@@ -104,6 +104,10 @@ def _gate(given: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[Gate | No
     slices = {name: given[f"slice_{name}"] for name in LIMITS if f"slice_{name}" in given}
     limits = dict(table) | options
     if slices:
+        try:
+            Limits(**slices)
+        except ValueError as error:
+            raise ValueError(str(error).replace("gate: ", "gate: slice_", 1)) from None
         rules = dict(limits.get("slices", {}))
         limits["slices"] = rules | {"*": dict(rules.get("*", {})) | slices}
     named = {f"gate.{name}" for name in options} | {f"gate.slices.*.{name}" for name in slices}

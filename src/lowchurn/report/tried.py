@@ -242,7 +242,7 @@ def read_frontier(path: str) -> list[dict[str, Any]] | dict[str, Any]:
         raw = Path(path).read_bytes()
     except (OSError, ValueError) as error:
         raise ValueError(f"audit: cannot read {name}: {getattr(error, 'strerror', None) or error}.") from None
-    found = read_json("audit", name, raw, Any)  # type: ignore[arg-type]  # which of the two it is decides the type
+    found: Any = read_json("audit", name, raw, Any)
     if isinstance(found, dict) and "frontier" in found:
         report = check_structure("audit", name, found, Report)
         records = report.frontier
