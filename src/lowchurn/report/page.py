@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn.audit import Audit, Review, ReviewPlan, Slice, Verdict, write_text
+from lowchurn.audit import Audit, Review, ReviewPlan, Verdict, write_text
 from lowchurn.audit.formats import interval_text, share_text
 from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit.summary import HEADLINES, SHARES, SOFT, headline, number_text, p_equals, p_text
@@ -21,7 +20,7 @@ from lowchurn.report import figures
 from lowchurn.report.audited import audited_section, compared, made_section
 from lowchurn.report.flips import flips_section
 from lowchurn.report.frontier import frontier_section
-from lowchurn.report.markup import Markup, data_table, section, tag, words
+from lowchurn.report.markup import Markup, data_table, section, tag
 from lowchurn.report.tried import read_tried
 
 MOST_TABLE_SLICES = 500
@@ -122,7 +121,7 @@ def html_page(
         tag(
             "header",
             tag("h1", title),
-            tag("p", words(named), class_="compared") if named else None,
+            tag("p", named, class_="compared") if named else None,
             tag("nav", tag("ul", links), aria_label="Sections"),
             class_="top",
         ),
@@ -232,20 +231,6 @@ def _matrix(audit: Audit) -> Markup:
     )
 
 
-def _slice_rows(slices: Sequence[Slice]) -> list[Sequence[Any]]:
-    return [
-        (
-            s.name,
-            f"{s.rows:,}",
-            interval_text(s.churn),
-            interval_text(s.broken),
-            interval_text(s.accuracy_change, signed=True),
-            p_text(s.q_value),
-        )
-        for s in slices
-    ]
-
-
 def _slices(audit: Audit) -> Markup:
     slices = audit.slices
     if not slices:
@@ -272,16 +257,16 @@ def _slices(audit: Audit) -> Markup:
         figures.forest(slices, "churn", audit.churn.value, caption, signed=False),
     ]
     shown = sorted(slices, key=lambda s: (math.isnan(s.q_value), s.q_value))[:MOST_TABLE_SLICES]
-    heads = ("slice", "rows", "changed", "broken", "change in accuracy", "q")
-    parts.append(
-        tag(
-            "details",
-            tag("summary", f"Table of {len(shown):,} slices"),
-            data_table(
-                "Slices, those with the surest change in accuracy first", heads, _slice_rows(shown), numbers=(1, 5)
-            ),
-        )
-    )
+    heads: list[str] = ["slice", "rows", "changed"]
+    rows: list[list[str]] = [[s.name, f"{s.rows:,}", interval_text(s.churn)] for s in shown]
+    caption = "Slices"
+    if change.defined:
+        heads += ["broken", "change in accuracy", "q"]
+        caption = "Slices, those with the surest change in accuracy first"
+        for row, s in zip(rows, shown, strict=True):
+            row += [interval_text(s.broken), interval_text(s.accuracy_change, signed=True), p_text(s.q_value)]
+    table = data_table(caption, heads, rows, numbers=(1, 5))
+    parts.append(tag("details", tag("summary", f"Table of {len(shown):,} slices"), table))
     if len(shown) < len(slices):
         parts.append(tag("p", f"{len(slices) - len(shown):,} more slices are in the JSON output.", class_="muted"))
     return section("slices", "Slices", parts)
