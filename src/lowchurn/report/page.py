@@ -63,14 +63,15 @@ def html_page(
     verdict : Verdict, optional
         What the gate said.
     plan : ReviewPlan, optional
-        By default the plan for a margin of half a percentage point.
+        By default the plan for a margin of half a percentage point. It is left out where every row has its label.
     review : Review, optional
         What labelled disagreements said.
     frontier : list, mapping or fitted LowChurnClassifier, optional
         Settings that were tried: the model itself, its ``frontier_`` or that as records, the report of
         ``lowchurn retrain``, or any list of mappings with ``churn`` and ``accuracy`` and, where known, ``strategy``,
-        ``setting``, ``broken``, ``fixed``, ``dial`` (0 for the new model, 1 for the base), ``chosen``, and intervals
-        such as ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a dial get a slider.
+        ``setting``, ``broken``, ``fixed``, ``rows`` (held-out rows, without which the change in accuracy against the
+        base has no interval), ``dial`` (0 for the new model, 1 for the base), ``chosen``, and intervals such as
+        ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a dial get a slider.
     title : str, default "Model audit"
 
     Examples
