@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn.audit import Audit, Review, ReviewPlan, Verdict, write_text
+from lowchurn._files import write_file
+from lowchurn.audit import Audit, Review, ReviewPlan, Verdict
 from lowchurn.audit.formats import interval_text, share_text
 from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit.summary import HEADLINES, SHARES, SOFT, headline, number_text, p_equals, p_text
@@ -43,7 +44,7 @@ def write_html(path: str | Path, audit: Audit, verdict: Verdict | None = None, *
     ...     path.stat().st_size < 2_000_000
     True
     """
-    write_text(path, html_page(audit, verdict, **extras))
+    write_file(path, html_page(audit, verdict, **extras))
 
 
 def html_page(
@@ -329,7 +330,7 @@ def _scores(audit: Audit) -> Markup:
 
 
 def _review(audit: Audit, plan: ReviewPlan, review: Review | None) -> Markup:
-    if review is None and audit.rows.labelled == audit.rows.paired:
+    if review is None and audit.fully_labelled:
         return Markup("")  # every row has its label already
     parts: list[Any] = [
         tag("p", "Accuracy differs only where the two models disagree, so only those rows need a person."),
