@@ -14,6 +14,7 @@ from lowchurn import LowChurnClassifier
 from lowchurn.audit.formats import interval_text
 from lowchurn.audit.stats import paired_difference
 from lowchurn.report import html_page, write_html
+from lowchurn.report.frontier import paired_change
 from lowchurn.report.tried import read_tried
 from lowchurn.retrain import report_json
 from tests.report import sample
@@ -159,6 +160,16 @@ def test_without_the_rows_there_is_no_band(audit):
     assert 'class="curve' in shown
     assert "has no interval here" in shown
     assert table_rows(shown)[0][3] == "85.80% (84.60% to 87.00%)"
+
+
+@pytest.mark.parametrize("rows", [0, 0.3, 1e300, math.inf, -4, None])
+@pytest.mark.parametrize(("fixed", "broken"), [(0.0, 0.0), (1.5, 0.2), (-0.2, 1), (math.inf, 0.1), (1e-300, 0.5)])
+def test_impossible_rows_and_shares_have_no_interval_and_no_traceback(audit, fixed, broken, rows):
+    given = record("cold", "", 0.85, 0.05, broken, fixed=fixed, rows=rows)
+    (point,) = read_tried([given]).points
+    change = paired_change(point)
+    assert not change.defined or change.low <= change.value <= change.high
+    assert "cold" in html_page(audit, frontier=[given])
 
 
 def test_positions_of_a_dial_are_folded_but_for_the_ends_every_tenth_and_what_is_served(audit):

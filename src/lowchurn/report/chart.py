@@ -91,7 +91,7 @@ class Chart:
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers that cover a range."""
     span = high - low
-    if span <= 0 or not math.isfinite(span):
+    if not 1e-300 < span < math.inf:
         return [low]
     raw = span / about
     power = 10.0 ** math.floor(math.log10(raw))
