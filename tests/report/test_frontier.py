@@ -261,6 +261,8 @@ def test_a_real_model_without_a_dial_is_shown_as_points(audit):
     assert [p.name for p in tried.points if p.chosen] == list(model.selection_.served)
     assert tried.budget == 0.05
     assert tried.points[0].fixed.value == model.frontier_[0].fixed
+    assert all(paired_change(p).defined for p in tried.points if p.drawn)
+    assert tried.points[0].rows == model.selection_.rows["choose"]
     section = [shown[shown.index('id="frontier"') :].split("</section>")[0] for shown in pages]
     assert section[0] == section[1]
     assert 'type="range"' not in section[0]

@@ -3,8 +3,10 @@
 import dataclasses
 import re
 
+import pandas as pd
 import pytest
 
+import lowchurn
 from lowchurn.report import html_page
 from tests.report import sample
 from tests.report.test_page import browser, needs_chromium  # noqa: F401 - browser is a fixture
@@ -216,6 +218,32 @@ def test_columns_called_as_ours_are_told_apart(audit):
         "kind (column)",
     ]
     assert re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", part.split("<tbody>")[1]) == ["broken", "7", *"abab", "c", "d"]
+
+
+def test_id_and_slices_called_old_new_label_and_kind_do_not_corrupt_the_table():
+    rows = 60
+    old = pd.DataFrame(
+        {
+            "old": [f"row {i}" for i in range(rows)],
+            "prediction": ["yes"] * rows,
+            "label": [f"label {i % 2}" for i in range(rows)],
+            "new": [f"new {i % 3}" for i in range(rows)],
+            "kind": "mild",
+            "y": ["yes", "no"] * (rows // 2),
+        }
+    )
+    new = old[["old"]].assign(prediction=["no" if i < 10 else "yes" for i in range(rows)])
+    found = lowchurn.audit(old, new, id="old", prediction="prediction", label="y", by=["label", "new", "kind"])
+    part = re.search(r'id="flip-table".*?</table>', html_page(found), re.S).group(0)
+    heads = re.findall(r"<button[^>]*>(.*?)</button>", part)
+    table = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in part.split("<tbody>")[1].split("</tr>")[:-1]]
+    assert len(set(heads)) == len(heads) == 8
+    assert heads[:1] + heads[2:5] == ["kind", "old decision", "new decision", "label"]
+    assert len(table) == 10
+    for row in table:
+        i = int(row[1].split()[1])
+        kind, truth = ("broken", "yes") if i % 2 == 0 else ("fixed", "no")
+        assert row == [kind, f"row {i}", "yes", "no", truth, f"label {i % 2}", f"new {i % 3}", "mild"]
 
 
 def test_differences_of_shares_are_in_points(audit, pages):

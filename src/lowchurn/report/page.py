@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn._files import write_file
-from lowchurn.audit import Audit, Review, ReviewPlan, Verdict
+from lowchurn.audit import Audit, Estimate, Review, ReviewPlan, Verdict
 from lowchurn.audit.formats import interval_text, share_text
 from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit.summary import HEADLINES, SHARES, SOFT, headline, number_text, p_equals, p_text
@@ -193,7 +194,9 @@ def _figures(audit: Audit) -> Markup:
             value, interval = figures.value_and_interval(e, signed=name == "accuracy_change")
             spans = (("what", what), ("figure", value), ("range", f"{level}: {interval}"))
             cards.append(tag("li", [tag("span", content, class_=class_) for class_, content in spans]))
-    found = [(what, getattr(audit, name), partial(interval_text, signed=signed)) for name, what, signed in SHARES]
+    found: list[tuple[str, Estimate, Callable[[Estimate], str]]] = [
+        (what, getattr(audit, name), partial(interval_text, signed=signed)) for name, what, signed in SHARES
+    ]
     found += [(what, audit.soft[name], number_text) for name, what in SOFT if name in audit.soft]
     rows = [
         (what, tag("span", shown(e), class_="range"), f"{e.n:,}", e.method) for what, e, shown in found if e.defined
