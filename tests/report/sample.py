@@ -66,11 +66,11 @@ def audited(labelled=True, **options):
     return found
 
 
-def plain(rows=300):
+def plain(rows=300, names=("approve", "refer to a person", "decline"), shifted=True):
     """Decisions alone: no labels, probabilities or slices."""
-    answers = np.array(["approve", "refer to a person", "decline"])
-    old = pd.DataFrame({"id": range(rows), "prediction": answers[np.arange(rows) % 3]})
-    return lowchurn.audit(old, old.assign(prediction=answers[(np.arange(rows) + (np.arange(rows) % 41 == 0)) % 3]))
+    at = np.arange(rows)
+    old = pd.DataFrame({"id": at, "prediction": np.array(names)[at % 3]})
+    return lowchurn.audit(old, old.assign(prediction=np.array(names)[(at + (at % 41 == 0) * shifted) % 3]))
 
 
 def record(strategy, setting, churn, gain, rows=4000, **more):

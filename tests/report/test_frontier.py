@@ -14,6 +14,7 @@ from lowchurn import LowChurnClassifier
 from lowchurn.audit.formats import interval_text
 from lowchurn.audit.stats import paired_difference
 from lowchurn.report import html_page, write_html
+from lowchurn.report.frontier import paired_change
 from lowchurn.report.tried import read_tried
 from lowchurn.retrain import report_json
 from tests.report import sample
@@ -161,6 +162,16 @@ def test_without_the_rows_there_is_no_band(audit):
     assert table_rows(shown)[0][3] == "85.80% (84.60% to 87.00%)"
 
 
+@pytest.mark.parametrize("rows", [0, 0.3, 1e300, math.inf, -4, None])
+@pytest.mark.parametrize(("fixed", "broken"), [(0.0, 0.0), (1.5, 0.2), (-0.2, 1), (math.inf, 0.1), (1e-300, 0.5)])
+def test_impossible_rows_and_shares_have_no_interval_and_no_traceback(audit, fixed, broken, rows):
+    given = record("cold", "", 0.85, 0.05, broken, fixed=fixed, rows=rows)
+    (point,) = read_tried([given]).points
+    change = paired_change(point)
+    assert not change.defined or change.low <= change.value <= change.high
+    assert "cold" in html_page(audit, frontier=[given])
+
+
 def test_positions_of_a_dial_are_folded_but_for_the_ends_every_tenth_and_what_is_served(audit):
     shown = html_page(audit, frontier=sample.retrained())
     section = shown[shown.index('id="frontier"') :].split("</section>")[0]
@@ -250,6 +261,8 @@ def test_a_real_model_without_a_dial_is_shown_as_points(audit):
     assert [p.name for p in tried.points if p.chosen] == list(model.selection_.served)
     assert tried.budget == 0.05
     assert tried.points[0].fixed.value == model.frontier_[0].fixed
+    assert all(paired_change(p).defined for p in tried.points if p.drawn)
+    assert tried.points[0].rows == model.selection_.rows["choose"]
     section = [shown[shown.index('id="frontier"') :].split("</section>")[0] for shown in pages]
     assert section[0] == section[1]
     assert 'type="range"' not in section[0]

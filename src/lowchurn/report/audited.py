@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from lowchurn.audit import Audit, Source
-from lowchurn.report.markup import Markup, data_table, join, section, tag, words
+from lowchurn.report.markup import Markup, data_table, join, section, tag
 
 
 def compared(audit: Audit) -> str:
@@ -29,7 +29,7 @@ def audited_section(audit: Audit) -> Markup:
     )
     parts: list[Any] = [sides]
     if told.config:
-        parts.append(tag("p", "Settings were read from ", words(told.config), "."))
+        parts.append(tag("p", "Settings were read from ", told.config, "."))
     if told.settings:
         rows = [
             (name, _value(value), "configuration file" if name in told.from_config else "given")
@@ -70,7 +70,7 @@ def made_section(audit: Audit) -> Markup:
     made = audit.made()
     versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
     pairs: list[tuple[str, Any]] = [
-        ("command", tag("code", words(made["command"]))),
+        ("command", tag("code", made["command"])),
         ("joined on", ", ".join(made["id"])),
         *((name, made[name]) for name in ("label", "weight", "group") if made[name]),
         ("intervals", f"{audit.confidence:.0%}, {made['design']}"),
@@ -82,4 +82,4 @@ def made_section(audit: Audit) -> Markup:
 
 
 def _list(pairs: Iterable[tuple[str, Any]]) -> Markup:
-    return tag("dl", join([tag("dt", name), tag("dd", words(value))] for name, value in pairs))
+    return tag("dl", join([tag("dt", name), tag("dd", value)] for name, value in pairs))

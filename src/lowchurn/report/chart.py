@@ -29,6 +29,14 @@ class Axis:
         low, high, value = map(self._scaled, (self.low, self.high, min(max(value, self.low), self.high)))
         return round(100 * (value - low) / (high - low), 2)
 
+    def labels(self) -> list[Markup]:
+        """The ticks of an axis from left to right; one at its very end is kept inside."""
+        places = [(self.at(v), words) for v, words in self.ticks]
+        return [
+            tag("span", words, class_="tick x end" if at > 97 else "tick x", style=f"left:{at:g}%")
+            for at, words in places
+        ]
+
     def _scaled(self, value: float) -> float:
         return math.copysign(math.sqrt(abs(value)), value) if self.root else value
 
@@ -59,7 +67,7 @@ class Chart:
         """The chart, with a name and a description for those who do not see it."""
         grid = [tag("line", x1=f"{self.x(v):g}", x2=f"{self.x(v):g}", y1="0", y2="100") for v, _ in self.across.ticks]
         grid += [tag("line", x1="0", x2="100", y1=f"{self.y(v):g}", y2=f"{self.y(v):g}") for v, _ in self.up.ticks]
-        labels = [tag("span", words, class_="tick x", style=f"left:{self.x(v):g}%") for v, words in self.across.ticks]
+        labels = self.across.labels()
         labels += [tag("span", words, class_="tick y", style=f"top:{self.y(v):g}%") for v, words in self.up.ticks]
         drawn = tag(
             "svg",
@@ -83,7 +91,7 @@ class Chart:
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers that cover a range."""
     span = high - low
-    if span <= 0 or not math.isfinite(span):
+    if not 1e-300 < span < math.inf:
         return [low]
     raw = span / about
     power = 10.0 ** math.floor(math.log10(raw))

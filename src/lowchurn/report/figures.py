@@ -11,7 +11,7 @@ import numpy as np
 from lowchurn.audit import Audit, Estimate, Shift, Slice
 from lowchurn.audit.formats import interval_text, share_text
 from lowchurn.report.chart import Axis, Chart, count_text, percent_text, root_ticks, ticks
-from lowchurn.report.markup import Markup, tag, words
+from lowchurn.report.markup import Markup, tag
 
 MOST_FOREST = 40
 MOST_CLASSES = 12
@@ -58,17 +58,19 @@ def forest(slices: Sequence[Slice], quantity: str, overall: float, caption: str,
         rows.append(
             tag(
                 "tr",
-                tag("th", words(short(s.name, 80)), scope="row"),
+                tag("th", short(s.name, 80), scope="row"),
                 tag("td", tag("div", drawn, class_="rail"), class_="strip", aria_hidden="true"),
                 tag("td", interval_text(e, signed), class_="value"),
             )
         )
-    labels = [tag("span", text, class_="tick x", style=f"left:{axis.at(v):g}%") for v, text in marks]
     return tag(
         "table",
         tag("caption", caption),
         tag("tbody", rows),
-        tag("tfoot", tag("tr", tag("td"), tag("td", tag("div", labels, class_="rail"), class_="strip"), tag("td"))),
+        tag(
+            "tfoot",
+            tag("tr", tag("td"), tag("td", tag("div", axis.labels(), class_="rail"), class_="strip"), tag("td")),
+        ),
         class_="forest",
         style=_lines(axis, overall, signed),
     )
@@ -89,10 +91,10 @@ def flip_matrix(audit: Audit) -> tuple[Markup, int]:
     sums = matrix.sum(axis=1)
     largest = max((matrix[i, j] / sums[i] for i in kept for j in kept if i != j and sums[i]), default=0.0)
     head = [tag("th", "old decision ↓ / new →", scope="col", class_="corner")]
-    head += [tag("th", words(short(classes[j], 60)), scope="col") for j in kept]
+    head += [tag("th", short(classes[j], 60), scope="col") for j in kept]
     rows = []
     for i in kept:
-        cells = [tag("th", words(short(classes[i], 60)), scope="row")]
+        cells = [tag("th", short(classes[i], 60), scope="row")]
         for j in kept:
             n, share = int(matrix[i, j]), matrix[i, j] / sums[i] if sums[i] else 0.0
             if i == j:

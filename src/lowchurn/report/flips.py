@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from lowchurn.audit import Audit
-from lowchurn.report.markup import Markup, section, tag, words
+from lowchurn.report.markup import Markup, section, tag
 
-DECISIONS = {"old": "old decision", "new": "new decision"}
+# Heads of what the audit adds to a row's own columns.
+OURS = {
+    "old": "old decision",
+    "new": "new decision",
+    "label": "label",
+    "old probability": "old probability",
+    "new probability": "new probability",
+}
 
 
 def flips_section(audit: Audit) -> Markup:
@@ -19,7 +26,7 @@ def flips_section(audit: Audit) -> Markup:
         return section("flips", "Changed rows", tag("p", said))
     columns = list(audit.flips[0])
     labelled = "label" in columns
-    heads = [*(["kind"] if labelled else []), *(DECISIONS.get(name, name) for name in columns)]
+    heads = [*(["kind"] if labelled else []), *map(_head, columns)]
     head = [
         tag("th", tag("button", name, type="button"), scope="col", aria_sort="none", class_=_class(labelled and i == 0))
         for i, name in enumerate(heads)
@@ -58,6 +65,11 @@ def flips_section(audit: Audit) -> Markup:
     )
 
 
+def _head(name: str) -> str:
+    """A column that is called as one of ours would be is told apart."""
+    return OURS.get(name) or (f"{name} (column)" if name in {*OURS.values(), "kind"} else name)
+
+
 def _class(kind: bool, also: str = "") -> str | None:
     return f"kind {also}".strip() if kind else None
 
@@ -72,7 +84,7 @@ def _row(flip: Mapping[str, Any], labelled: bool) -> Markup:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         attributes: dict[str, Any] = {"data_value": repr(value) if number else None}
         name = {"scope": "row"} if i == 0 else {}
-        cells.append(tag("th" if i == 0 else "td", words(shown), **name, **attributes))
+        cells.append(tag("th" if i == 0 else "td", shown, **name, **attributes))
     return tag("tr", cells)
 
 

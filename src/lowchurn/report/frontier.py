@@ -17,6 +17,7 @@ from lowchurn.report.tried import NOTHING, Figure, Point, Tried
 COLOURS = 6
 # A dial of more positions than this is folded: its ends, every tenth position and what is served stay in sight.
 MOST_POSITIONS = 12
+MOST_ROWS = 1e15  # more were never measured, and the interval is not computed for them
 # Heads of the tables, and what the slider shows of them.
 SHOWN = ("churn", "accuracy", "change", "broken", "fixed")
 WORDS = {
@@ -34,9 +35,11 @@ def paired_change(p: Point) -> Estimate:
     The accuracy's own interval says how well these rows stand for others, which is the same for every setting and
     for the base: it makes all of them look alike. The paired one rests on the broken and fixed rows alone.
     """
-    if not (p.fixed.known and p.broken.known and p.rows > 0):
+    fixed, broken = p.fixed.value, p.broken.value
+    shares = p.fixed.known and p.broken.known and min(fixed, broken) >= 0 and fixed + broken <= 1 + 1e-9
+    if not (shares and 0 < p.rows < MOST_ROWS):
         return undefined(why="the rows are not known")
-    return paired_difference(p.fixed.value, p.broken.value, round(p.rows), effective=p.rows)
+    return paired_difference(fixed, broken, round(p.rows), effective=p.rows)
 
 
 def accuracy_ends(p: Point) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 VOID = {"meta", "input", "br", "link", "wbr"}
+PLAIN = {"title", "desc"}  # they hold text alone
 LONGEST_WORD = 20  # characters; a longer one may break where it has to, a shorter one never does
 
 
@@ -33,7 +34,7 @@ def join(children: Iterable[Any]) -> Markup:
     for child in children:
         if child is None:
             continue
-        parts.append(join(child) if isinstance(child, list | tuple) else text(child))
+        parts.append(join(child) if isinstance(child, list | tuple) else words(child))
     return Markup("".join(parts))
 
 
@@ -50,7 +51,7 @@ def words(value: Any) -> Markup:
     """
     if isinstance(value, Markup):
         return value
-    return join(_word(part) for part in re.split(r"(\s+)", str(value)))
+    return Markup("".join(_word(part) for part in re.split(r"(\s+)", str(value))))
 
 
 def _word(part: str) -> Markup:
@@ -63,7 +64,7 @@ def _word(part: str) -> Markup:
 def _kept(part: str) -> Markup:
     """A short word in one piece: a browser would break it at its hyphens."""
     apart = len(part) <= LONGEST_WORD and re.search(r"\w[-/?]\w|--", part)
-    return tag("span", part, class_="whole") if apart else text(part)
+    return tag("span", text(part), class_="whole") if apart else text(part)
 
 
 def tag(name: str, *children: Any, **attributes: Any) -> Markup:
@@ -76,7 +77,8 @@ def tag(name: str, *children: Any, **attributes: Any) -> Markup:
         shown.append(f" {key}" if value is True else f' {key}="{text(value)}"')
     if name in VOID:
         return Markup(f"<{name}{''.join(shown)}>")
-    return Markup(f"<{name}{''.join(shown)}>{join(children)}</{name}>")
+    content = "".join(map(text, children)) if name in PLAIN else join(children)
+    return Markup(f"<{name}{''.join(shown)}>{content}</{name}>")
 
 
 def section(name: str, title: str, *children: Any, class_: str | None = None) -> Markup:
@@ -107,9 +109,9 @@ def data_table(
     right = set(numbers)
     shown = []
     for number, row in enumerate(rows):
-        cells = [tag("th", _cell(row[0]), scope="row")]
+        cells = [tag("th", row[0], scope="row")]
         cells += [
-            tag("td", _cell(cell), data_head=heads[i] or None, class_="number" if i in right else None)
+            tag("td", cell, data_head=heads[i] or None, class_="number" if i in right else None)
             for i, cell in enumerate(row[1:], start=1)
         ]
         shown.append(tag("tr", cells, data_row=None if keys is None else keys[number]))
@@ -117,9 +119,3 @@ def data_table(
     whole = tag("table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", shown))
     frame = f"scroll stacked {class_}".strip()
     return tag("div", whole, class_=frame, tabindex="0", role="region", aria_label=caption)
-
-
-def _cell(content: Any) -> Markup:
-    if content is None:
-        return Markup("")
-    return join(map(_cell, content)) if isinstance(content, list | tuple) else words(content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn._files import write_file
-from lowchurn.audit import Audit, Review, ReviewPlan, Slice, Verdict
+from lowchurn.audit import Audit, Estimate, Review, ReviewPlan, Verdict
 from lowchurn.audit.formats import interval_text, share_text
 from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit.summary import HEADLINES, SHARES, SOFT, headline, number_text, p_equals, p_text
@@ -22,7 +22,7 @@ from lowchurn.report import figures
 from lowchurn.report.audited import audited_section, compared, made_section
 from lowchurn.report.flips import flips_section
 from lowchurn.report.frontier import frontier_section
-from lowchurn.report.markup import Markup, data_table, section, tag, words
+from lowchurn.report.markup import Markup, data_table, section, tag
 from lowchurn.report.tried import read_tried
 
 MOST_TABLE_SLICES = 500
@@ -65,14 +65,15 @@ def html_page(
     verdict : Verdict, optional
         What the gate said.
     plan : ReviewPlan, optional
-        By default the plan for a margin of half a percentage point.
+        By default the plan for a margin of half a percentage point. It is left out where every row has its label.
     review : Review, optional
         What labelled disagreements said.
     frontier : list, mapping or fitted LowChurnClassifier, optional
         Settings that were tried: the model itself, its ``frontier_`` or that as records, the report of
         ``lowchurn retrain``, or any list of mappings with ``churn`` and ``accuracy`` and, where known, ``strategy``,
-        ``setting``, ``broken``, ``fixed``, ``dial`` (0 for the new model, 1 for the base), ``chosen``, and intervals
-        such as ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a dial get a slider.
+        ``setting``, ``broken``, ``fixed``, ``rows`` (held-out rows, without which the change in accuracy against the
+        base has no interval), ``dial`` (0 for the new model, 1 for the base), ``chosen``, and intervals such as
+        ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a dial get a slider.
     title : str, default "Model audit"
 
     Examples
@@ -123,7 +124,7 @@ def html_page(
         tag(
             "header",
             tag("h1", title),
-            tag("p", words(named), class_="compared") if named else None,
+            tag("p", named, class_="compared") if named else None,
             tag("nav", tag("ul", links), aria_label="Sections"),
             class_="top",
         ),
@@ -193,7 +194,9 @@ def _figures(audit: Audit) -> Markup:
             value, interval = figures.value_and_interval(e, signed=name == "accuracy_change")
             spans = (("what", what), ("figure", value), ("range", f"{level}: {interval}"))
             cards.append(tag("li", [tag("span", content, class_=class_) for class_, content in spans]))
-    found = [(what, getattr(audit, name), partial(interval_text, signed=signed)) for name, what, signed in SHARES]
+    found: list[tuple[str, Estimate, Callable[[Estimate], str]]] = [
+        (what, getattr(audit, name), partial(interval_text, signed=signed)) for name, what, signed in SHARES
+    ]
     found += [(what, audit.soft[name], number_text) for name, what in SOFT if name in audit.soft]
     rows = [
         (what, tag("span", shown(e), class_="range"), f"{e.n:,}", e.method) for what, e, shown in found if e.defined
@@ -233,20 +236,6 @@ def _matrix(audit: Audit) -> Markup:
     )
 
 
-def _slice_rows(slices: Sequence[Slice]) -> list[Sequence[Any]]:
-    return [
-        (
-            s.name,
-            f"{s.rows:,}",
-            interval_text(s.churn),
-            interval_text(s.broken),
-            interval_text(s.accuracy_change, signed=True),
-            p_text(s.q_value),
-        )
-        for s in slices
-    ]
-
-
 def _slices(audit: Audit) -> Markup:
     slices = audit.slices
     if not slices:
@@ -273,16 +262,16 @@ def _slices(audit: Audit) -> Markup:
         figures.forest(slices, "churn", audit.churn.value, caption, signed=False),
     ]
     shown = sorted(slices, key=lambda s: (math.isnan(s.q_value), s.q_value))[:MOST_TABLE_SLICES]
-    heads = ("slice", "rows", "changed", "broken", "change in accuracy", "q")
-    parts.append(
-        tag(
-            "details",
-            tag("summary", f"Table of {len(shown):,} slices"),
-            data_table(
-                "Slices, those with the surest change in accuracy first", heads, _slice_rows(shown), numbers=(1, 5)
-            ),
-        )
-    )
+    heads: list[str] = ["slice", "rows", "changed"]
+    rows: list[list[str]] = [[s.name, f"{s.rows:,}", interval_text(s.churn)] for s in shown]
+    caption = "Slices"
+    if change.defined:
+        heads += ["broken", "change in accuracy", "q"]
+        caption = "Slices, those with the surest change in accuracy first"
+        for row, s in zip(rows, shown, strict=True):
+            row += [interval_text(s.broken), interval_text(s.accuracy_change, signed=True), p_text(s.q_value)]
+    table = data_table(caption, heads, rows, numbers=(1, 5))
+    parts.append(tag("details", tag("summary", f"Table of {len(shown):,} slices"), table))
     if len(shown) < len(slices):
         parts.append(tag("p", f"{len(slices) - len(shown):,} more slices are in the JSON output.", class_="muted"))
     return section("slices", "Slices", parts)
