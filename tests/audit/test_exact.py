@@ -51,20 +51,19 @@ def moments(zone=None):
         (table([1, 2], pa.timestamp("ns")), table([1, 3], pa.timestamp("ns")), 0.5),
         (table([datetime.date(2024, 1, 1)]), table([datetime.date(2024, 1, 2)]), 1.0),
         (table([b"a\x00", b"\xff"], pa.binary()), table([b"a", b"\xff"], pa.binary()), 0.5),
-        (table(["1", "01", " 1", "1.0", "١"]), table(["1", "1", "1", "1", "1"]), 0.8),
+        (table(["1", "01", " 1", "1.0", "\u0661"]), table(["1", "1", "1", "1", "1"]), 0.8),
         (table(["a", "A", "a "]), table(["a", "a", "a"]), 2 / 3),
         (table(["a", ""]), table(["", ""]), 0.5),
-        (table(["a", "b"]).set_column(1, "prediction", pa.array(["a", "b"]).dictionary_encode()), table(["a", "a"]), 0.5),
-        (table([1, 2]).set_column(1, "prediction", pa.array([1, 2]).dictionary_encode()), table([1, 1]), 0.5),
+        (table(["a", "b"], pa.dictionary(pa.int8(), pa.string())), table(["a", "a"]), 0.5),
+        (table([1, 2], pa.dictionary(pa.int8(), pa.int64())), table([1, 1]), 0.5),
     ],
 )  # fmt: skip
 def test_churn_is_that_of_the_values(old, new, churn):
-    result = lowchurn.audit(old, new)
-    assert result.churn.value == churn
-    assert result.identical == (churn == 0)
-    # The same as labels: the old decisions are all right.
+    # The old decisions are the labels: all of them are right.
     labels = old.column("prediction")
     judged = lowchurn.audit(old, new.append_column("y", labels), label="y")
+    assert judged.churn.value == churn
+    assert judged.identical == (churn == 0)
     assert (judged.accuracy_old.value, judged.accuracy_new.value) == (1, pytest.approx(1 - churn))
     assert judged.broken.value == churn
     assert judged.to_json()
@@ -97,8 +96,6 @@ def test_what_cannot_be_compared_exactly_is_refused(old, new):
     with pytest.raises(ValueError, match="^audit: ") as refused:
         lowchurn.audit(old, new)
     assert "\n" not in str(refused.value)
-    with pytest.raises(ValueError, match="^audit: "):
-        lowchurn.audit(new, old)
 
 
 def test_a_refusal_names_values_and_the_remedy():
@@ -112,8 +109,8 @@ def test_the_label_takes_part_in_the_type():
     assert lowchurn.audit(old, new.append_column("y", pa.array([1.0, None])), label="y").rows.labelled == 1
     assert lowchurn.audit(old, new.append_column("y", pa.array([1.0, math.nan])), label="y").rows.labelled == 1
     # 2^53 and 2^53 + 1 are one float: the label cannot say which one is right.
+    large = table([BIG, BIG + 1]).append_column("y", pa.array([float(BIG), float(BIG)]))
     with pytest.raises(ValueError, match="not exact as floats"):
-        large = table([BIG, BIG + 1]).append_column("y", pa.array([float(BIG), float(BIG)]))
         lowchurn.audit(large, table([BIG, BIG]), label="y")
     # The label of either table counts.
     with pytest.raises(ValueError, match="label of the old table is text"):
@@ -301,9 +298,7 @@ def test_columns_called_as_ours_keep_their_values():
     assert lowchurn.audit(old, new, id="old", by="old").flips == [{"old (column)": 11, "old": "b", "new": "a"}]
 
 
-@pytest.mark.parametrize(
-    "name", ['a"b', "a'b", "a\nb", "a; DROP TABLE x; --", "😀", "a.b", "a b", "select", "p*", "{x}", "%s", "x" * 500]
-)
+@pytest.mark.parametrize("name", ['a"b', "a'b\n", "a; DROP TABLE x; --", "😀.b", "select", "p*{x}%s"])
 def test_names_of_columns_are_only_names(name, tmp_path):
     old = pa.table({name: [1, 2], "prediction": [1, 2], f"{name} 2": ["u", "v"]})
     new = pa.table({name: [1, 2], "prediction": [1, 1]})
