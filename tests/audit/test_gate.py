@@ -235,6 +235,7 @@ def test_a_review_without_answers_and_slices_are_no_evidence():
     answered = audit.with_labels(audit.disputed().assign(label=1))
     verdict = audit.gate(not_worse_than=0.01, slices={"s": {"not_worse_than": 0.01}}, review=answered)
     assert [c.outcome for c in verdict.checks] == ["PASS", "INCONCLUSIVE"]
+    assert "answers to disagreements are judged over all rows only" in verdict.checks[1].words
 
 
 def test_labels_of_every_row_are_better_than_a_review():

@@ -316,8 +316,8 @@ def _pairs(
     left = (n_old - paired, n_new - paired)
     if any(left):
         notes.append(
-            f"on_mismatch='inner' left out {left[0]:,} of {n_old:,} old and {left[1]:,} of {n_new:,} new rows "
-            "(no partner, a repeated id or no decision): the figures speak for the others only."
+            f"Judging the common ids alone left out {left[0]:,} of {n_old:,} old and {left[1]:,} of {n_new:,} new rows "
+            "(no partner, a repeated id or no decision): the figures are about the others only."
         )
     used = answer.get("weighty", paired)
     if used < paired:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from lowchurn._terminal import printable
 from lowchurn.audit import stats
 from lowchurn.audit.formats import interval_text, share_text
 from lowchurn.audit.stats import Estimate
@@ -169,7 +170,7 @@ class Check:
     """Labelled disagreements beyond those at hand that would settle it, where it is judged by a review."""
 
     def __str__(self) -> str:
-        return f"{self.outcome}: {self.words}"
+        return printable(f"{self.outcome}: {self.words}")
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,7 @@ class Evidence:
     rows: int
     figure: Callable[[str, float], Estimate]
     review: Review | None = None
+    is_slice: bool = False
 
     def estimate(self, quantity: str, confidence: float) -> Estimate:
         if self.review is not None and quantity != "churn":
@@ -395,8 +397,12 @@ def _open(asked: _Question, limit: str, needed: float) -> Check:
 
 
 def _no_evidence(name: str, limit: float, estimate: Estimate, rows: Evidence) -> Check:
-    why = "there are no labelled rows. Give a label column, or answers to disagreements"
+    why = "there are no labelled rows. Give a label column"
     if rows.review is not None:
         why = "no disagreement has an answer yet"
+    elif rows.is_slice:
+        why += "; answers to disagreements are judged over all rows only"
+    else:
+        why += ", or answers to disagreements"
     words = f"{rows.where}: {NOUNS[name]} undefined, since {why}."
     return Check(name, rows.where, INCONCLUSIVE, limit, estimate, math.inf, words)

@@ -286,7 +286,7 @@ class Audit:
             return lambda quantity, confidence: self._estimate(tally, quantity, confidence)
 
         slices = [
-            (s.column, Evidence(s.name, s.rows, reader(self.tallies[key])))
+            (s.column, Evidence(s.name, s.rows, reader(self.tallies[key]), is_slice=True))
             for s, key in zip(self.judged, self._slice_keys, strict=True)
         ]
         used = None if self.fully_labelled else review
