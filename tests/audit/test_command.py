@@ -191,6 +191,8 @@ def test_the_gate_uses_the_answers(folder, lowchurn, unlabelled):
     assert done.returncode == 0, done.stdout
     assert f"from the review of {len(unlabelled)} of {len(unlabelled)} disagreements" in done.stdout
     assert "review plan" not in done.stdout
+    assert "by the review of disagreements: " in done.stdout
+    assert "nothing is known" not in done.stdout
     figures = json.loads((folder / "report.json").read_text())
     change = (unlabelled.prediction_new == unlabelled.y).sum() - (unlabelled.prediction == unlabelled.y).sum()
     assert figures["review"]["accuracy_change"]["value"] == pytest.approx(change / 2000)

@@ -60,28 +60,30 @@ def p_equals(p: float) -> str:
     return f" {text}" if text.startswith("<") else f" = {text}"
 
 
-def headline(audit: Audit) -> str:
-    """One sentence that says what changed."""
+def headline(audit: Audit, review: Review | None = None) -> str:
+    """One sentence that says what changed; accuracy comes from a review where rows lack labels, as in the gate."""
     rows = f"{audit.rows.paired:,}"
     if audit.identical:
         what = "decisions and probabilities" if audit.moved is not None else "decisions"
         return f"The candidate is identical to the base: the same {what} on all {rows} rows."
     changed = f"{audit.whole.n['changed']:,} of {rows} decisions change, {interval_text(audit.churn)}"
-    if not audit.accuracy_change.defined:
+    reviewed = review is not None and not audit.fully_labelled and review.accuracy_change.defined
+    change = review.accuracy_change if review is not None and reviewed else audit.accuracy_change
+    if not change.defined:
         return f"{changed}. There are no labels, so nothing is known about accuracy."
-    change = audit.accuracy_change
     if change.low > 0:
         better = "the candidate is better"
     elif change.high < 0:
         better = "the candidate is worse"
     else:
         better = "neither is shown to be better"
-    return f"{changed}; accuracy {interval_text(change, signed=True)}: {better}."
+    source = " by the review of disagreements" if reviewed else ""
+    return f"{changed}; accuracy {interval_text(change, signed=True)}{source}: {better}."
 
 
-def text(audit: Audit) -> str:
+def text(audit: Audit, review: Review | None = None) -> str:
     """For the terminal; names and values of the data are shown without control characters."""
-    lines = [headline(audit)]
+    lines = [headline(audit, review)]
     for name, words, signed in SHARES:
         estimate = getattr(audit, name)
         if estimate.defined:
@@ -125,7 +127,7 @@ def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None
     '## Model audit: PASS'
     """
     level = f"{audit.confidence:.0%}"
-    lines = [f"## Model audit{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit), ""]
+    lines = [f"## Model audit{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit, review), ""]
     if verdict is not None:
         lines += ["| verdict | where | limit | allowed | measured |", "| --- | --- | --- | --- | --- |"]
         for check in verdict.checks:

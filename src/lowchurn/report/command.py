@@ -160,7 +160,7 @@ def _page(result: Audit, verdict: Verdict | None, plan: ReviewPlan, review: Revi
 def _print_summary(
     console: Console, result: Audit, verdict: Verdict | None, plan: ReviewPlan | None, review: Review | None
 ) -> None:
-    console.print(Text(text(result)))
+    console.print(Text(text(result, review)))
     if review is not None:
         _print(console, f"  review: {review}")
     elif plan is not None:

@@ -95,7 +95,7 @@ def html_page(
         "base-uri 'none'; form-action 'none'"
     )
     sections = [
-        ("verdict", "Verdict", _verdict(audit, verdict)),
+        ("verdict", "Verdict", _verdict(audit, verdict, review)),
         ("audited", "What was audited", audited_section(audit)),
         ("figures", "Figures", _figures(audit)),
         ("matrix", "Flip matrix", _matrix(audit)),
@@ -146,11 +146,11 @@ def _asset(name: str) -> str:
     return files("lowchurn.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _verdict(audit: Audit, verdict: Verdict | None) -> Markup:
+def _verdict(audit: Audit, verdict: Verdict | None, review: Review | None) -> Markup:
     said: list[Any] = []
     if verdict is not None:
         said += [tag("p", verdict.outcome, class_="word"), tag("p", HEADLINES[verdict.outcome], class_="lead")]
-    said.append(tag("p", headline(audit), class_="lead" if verdict is None else None))
+    said.append(tag("p", headline(audit, review), class_="lead" if verdict is None else None))
     if verdict is not None and verdict.checks:
         rows = []
         order = (FAIL, INCONCLUSIVE, PASS)
