@@ -50,7 +50,7 @@ EDGES = {
     "lightgbm": ("learners/lightgbm.py",),
     "xgboost": ("learners/xgboost.py",),
     "catboost": ("learners/catboost.py",),
-    "ibis": ("audit/counts.py", "audit/sources.py"),
+    "ibis": ("audit/counts.py", "audit/csv_files.py", "audit/exact.py", "audit/sources.py"),
     "duckdb": ("audit/sources.py", "bench/"),
     "pyspark": (),
     "altair": ("charts.py",),

@@ -71,7 +71,8 @@ def as_options(message: str, names: Mapping[str, str]) -> str:
 def option_names(command: Any, **also: str) -> dict[str, str]:
     """Names of a command's parameters in Python and as options, read from the command itself.
 
-    ``command`` is what ``typer.main.get_command`` returns. ``also`` adds names that Python gives to the same setting: ``features="--feature"``.
+    ``command`` is what ``typer.main.get_command`` returns. ``also`` adds names that Python gives to the
+    same setting: ``features="--feature"``.
 
     Examples
     --------

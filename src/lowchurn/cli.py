@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Names that settings have in Python where the option is called otherwise, for the words of errors.
 ALSO = {
+    "audit": {"features": "--feature"},
     "retrain": {"trusted": "--trust", "random_state": "--seed", "classes": "--class"},
     "dial": {"trusted": "--trust"},
 }
@@ -96,10 +97,17 @@ def audit_command(
     max_broken: Annotated[float | None, typer.Option(help="Largest share that goes from right to wrong.")] = None,
     not_worse_than: Annotated[float | None, typer.Option(help="How far the accuracy may fall.")] = None,
     min_rows: Annotated[int | None, typer.Option(help="Fewest rows to judge on.")] = None,
-    slice_max_churn: Annotated[float | None, typer.Option(help="The same limits for each slice ...")] = None,
-    slice_max_broken: Annotated[float | None, typer.Option(help="...")] = None,
-    slice_not_worse_than: Annotated[float | None, typer.Option(help="...")] = None,
+    slice_max_churn: Annotated[float | None, typer.Option(help="The same as --max-churn, for each slice.")] = None,
+    slice_max_broken: Annotated[float | None, typer.Option(help="The same as --max-broken, for each slice.")] = None,
+    slice_not_worse_than: Annotated[
+        float | None, typer.Option(help="The same as --not-worse-than, for each slice.")
+    ] = None,
     slice_min_rows: Annotated[int | None, typer.Option(help="Slices with fewer rows are not judged.")] = None,
+    inconclusive: Annotated[
+        str | None, typer.Option(help="What INCONCLUSIVE means: fail (exit code 3, default), warn or pass (0).")
+    ] = None,
+    old_name: Annotated[str | None, typer.Option(help="Name and version of the model in production.")] = None,
+    new_name: Annotated[str | None, typer.Option(help="Name and version of the candidate.")] = None,
     config: Annotated[str | None, typer.Option(help="Settings; ./lowchurn.toml is read where there is one.")] = None,
     html: Annotated[str | None, typer.Option(help="Write the report, one self-contained page.")] = None,
     json: Annotated[str | None, typer.Option(help="Write every figure.")] = None,
@@ -109,7 +117,12 @@ def audit_command(
         str | None, typer.Option(help="Write disagreements to label, shuffled and blinded (CSV).")
     ] = None,
     disputed_rows: Annotated[int | None, typer.Option(help="How many of them. Default: all.", min=1)] = None,
-    answers: Annotated[str | None, typer.Option(help="Read labelled disagreements: an id and a label column.")] = None,
+    answers: Annotated[
+        str | None, typer.Option(help="Read labelled disagreements, an id and a label column; the gate uses them.")
+    ] = None,
+    force: Annotated[
+        bool | None, typer.Option("--force", help="Let --disputed replace a file with labels that are filled in.")
+    ] = None,
     frontier: Annotated[
         str | None, typer.Option(help="Settings that were tried: a JSON list, or retrain's report.")
     ] = None,
@@ -121,8 +134,20 @@ def audit_command(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Of the database.", min=1)] = None,
     temp_directory: Annotated[str | None, typer.Option(help="Folder for what does not fit in memory.")] = None,
+    partitions: Annotated[
+        bool | None, typer.Option("--partitions", help="Take folders called name=value for a column.")
+    ] = None,
+    remote: Annotated[
+        bool | None, typer.Option("--remote", help="Allow paths such as s3://, which download extensions.")
+    ] = None,
+    views: Annotated[
+        bool | None, typer.Option("--views", help="Allow views in a DuckDB file, which can read any file.")
+    ] = None,
 ) -> None:
-    """Say what changed between two versions and judge it: exit code 0 PASS, 1 FAIL, 3 INCONCLUSIVE, 2 bad usage."""
+    """Report what changed between two versions and judge it.
+
+    Exit code 0: PASS; 1: FAIL; 3: INCONCLUSIVE (0 with --inconclusive warn or pass); 2: bad input.
+    """
     given = {name: value for name, value in locals().items() if value is not None}
     try:
         from lowchurn.report.command import run_audit

@@ -147,6 +147,7 @@ class Ruler:
             churn_interval=share_interval(churn, self.weights) if self.hard else mean_interval(values, self.weights),
             broken_interval=share_interval(broken, self.weights),
             fixed_interval=share_interval(fixed, self.weights),
+            rows=effective_rows(self.weights),
         )
 
 

@@ -42,6 +42,8 @@ class Candidate:
         Share of rows wrong in the base and right here.
     dial : float
         Where it stands between the new model (0) and the base (1); NaN for candidates that are not on a dial.
+    rows : float
+        Held-out rows that it was measured on; with unequal weights Kish's effective number of them.
 
     Examples
     --------
@@ -65,6 +67,7 @@ class Candidate:
     dial: float = NAN
     broken_interval: tuple[float, float] = NO_INTERVAL
     fixed_interval: tuple[float, float] = NO_INTERVAL
+    rows: float = NAN
 
     @property
     def name(self) -> str:
