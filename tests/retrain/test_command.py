@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import skops.io
+from lightgbm import LGBMClassifier
 from sklearn.linear_model import LogisticRegression
 
 import lowchurn
@@ -270,6 +271,25 @@ def test_an_onnx_base_asks_what_to_train(folder, tmp_path, lowchurn_cli):
             "error: retrain: an ONNX file cannot be trained again. Say what to train: --estimator boosting or "
             "--estimator logistic.\n"
         )
+
+
+def test_a_native_file_is_a_base_whose_classes_are_named(table, tmp_path, lowchurn_cli):
+    rows = table.dropna()[["age", "speed", "label"]]
+    old = LGBMClassifier(n_estimators=5, verbose=-1, n_jobs=1).fit(
+        rows[:300].drop(columns="label"), rows[:300]["label"]
+    )
+    old.booster_.save_model(tmp_path / "prod.txt")
+    rows.assign(row_id=1).to_csv(tmp_path / "rows.csv", index=False)
+    command = ("retrain", "--data", tmp_path / "rows.csv", "--base", tmp_path / "prod.txt", *BASE_OPTIONS,
+               "--out", tmp_path / "next.skops")  # fmt: skip
+    result = lowchurn_cli(*command)
+    assert result.returncode == 2
+    assert "got 'no', 'yes'" in result.stderr
+    assert "give them with --class.\n" in result.stderr
+    result = lowchurn_cli(*command, "--class", "no", "--class", "yes")
+    assert result.returncode == 0, result.stderr
+    model = lowchurn.load(tmp_path / "next.skops")
+    assert (model.classes_.tolist(), model.feature_names_in_.tolist()) == (["no", "yes"], ["age", "speed"])
 
 
 @pytest.mark.parametrize(

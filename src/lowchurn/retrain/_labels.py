@@ -170,5 +170,6 @@ def _unlike(where: str, known: Any, found: set[str], kind: str = "") -> ValueErr
     own = ", ".join(repr(c) for c in np.asarray(known).tolist()[:3])
     return ValueError(
         f"{where} must be of the type of the classes of the base ({own}), got {shown}"
-        f"{f' of type {kind}' if kind else ''}. Write the labels as the base decides."
+        f"{f' of type {kind}' if kind else ''}. Write the labels as the base decides; "
+        "where its file has no names of classes, give them with base_classes=."
     )
