@@ -98,7 +98,7 @@ def warn_of_seen_rows(trials: Trials, said: bool) -> None:
         warnings.warn(
             f"{WHO}: the base is clearly more accurate on the held-out rows than a plain retrain. It was probably "
             "trained on some of them, and then churn and accuracy there say little about new rows. "
-            "Mark the rows that it has not seen with new=.",
+            "Say which rows are new with new=.",
             stacklevel=3,
         )
 
