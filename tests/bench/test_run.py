@@ -11,7 +11,7 @@ import pytest
 
 from lowchurn.bench import run as run_module
 from lowchurn.bench.loading import load
-from lowchurn.bench.protocol import Protocol, dial_settings, paper_settings, settings_of
+from lowchurn.bench.protocol import Protocol, count_weights, dial_settings, paper_settings, settings_of
 from lowchurn.bench.report import write_report, write_tables
 from lowchurn.bench.run import Block, code_version, copy_rows, run, summary
 from lowchurn.bench.store import KEY, Store
@@ -103,7 +103,7 @@ def test_settings_that_share_trainings_are_counted_once(tmp_path):
     assert line.endswith("2 trials, 18 models, 42 rows")
     assert {row["block_models"] for row in Store(tmp_path).rows()} == {18}
     (whole,) = run_module._cut(data, TINY, {0: dial_settings()}, 1)
-    assert run_module._cost(whole) == 85 * run_module._weights(data, TINY)
+    assert run_module._cost(whole) == 85 * count_weights("fcn-4", data)
 
 
 def test_a_member_that_failed_is_told_and_the_row_finishes(tmp_path, monkeypatch):
