@@ -257,7 +257,7 @@ def _rows(store: Store) -> list[Row]:
 
 # Parameters that tables read from the settings of a strategy, and what they must be.
 READ = {
-    "distill": {"start": r"warm|cold"},
+    "distill": {"start": r"warm|cold", "lam": r"[0-9.]+"},
     "soup": {"toward_base": r"[0-9.]+"},
     "interpolate": {"toward_base": r"[0-9.]+"},
     "two-teachers": {"students": r"[0-9]+"},
