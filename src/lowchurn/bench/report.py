@@ -247,7 +247,9 @@ def _rows(store: Store) -> list[Row]:
         )
     for row in rows:
         if not _is_sound(row):
-            shown = ", ".join(f"{name} {row[name]!r}" for name in ("dataset", "network", "strategy", "setting", "trial"))
+            shown = ", ".join(
+                f"{name} {row[name]!r}" for name in ("dataset", "network", "strategy", "setting", "trial")
+            )
             raise ValueError(
                 f"bench: the store {store.folder} contains a row that no run makes ({shown}, accuracy "
                 f"{row['accuracy']}, churn {row['churn']}). Find its segment and move it away."

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-CGROUPS = Path("/sys/fs/cgroup")
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def free_memory(device: torch.device) -> float | None:
@@ -47,7 +47,7 @@ def in_words(size: float) -> str:
 
 def _of_the_machine() -> float | None:
     with contextlib.suppress(OSError):
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", (PROC / "meminfo").read_text(), re.MULTILINE)
         if found:
             return 1024.0 * int(found[1])
     if sys.platform == "win32":
@@ -77,7 +77,7 @@ def _of_windows() -> float | None:
 def _of_control_groups() -> list[float]:
     """What the limits of the process's groups leave, for both versions of Linux's control groups."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = (PROC / "self" / "cgroup").read_text().splitlines()
     except OSError:
         return []
     found = []
@@ -96,7 +96,9 @@ def _of_control_groups() -> list[float]:
                 break
             with contextlib.suppress(OSError, ValueError):
                 most = int((group / limit).read_text())
-                cached = re.search(r"^(?:total_)?inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
+                cached = re.search(
+                    r"^(?:total_)?inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE
+                )
                 taken = int((group / used).read_text()) - (int(cached[1]) if cached else 0)
                 found.append(float(max(0, most - taken)))
     return found

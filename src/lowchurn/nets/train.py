@@ -198,7 +198,9 @@ class _Run:
         """Refuse what cannot fit: the system ends a process that takes more memory than there is."""
         free = free_memory(self.settings.device)
         weights = sum(p.numel() for p in self.template.parameters())
-        largest = max(self._bytes_of(rows, held_out, steered, twins) for rows, held_out, _, twins, steered in self._alike())
+        largest = max(
+            self._bytes_of(rows, held_out, steered, twins) for rows, held_out, _, twins, steered in self._alike()
+        )
         need = self.settings.dtype.itemsize * weights * len(self.tasks) + largest
         if free is not None and need > free:
             raise ValueError(
