@@ -359,8 +359,8 @@ def _images(spec: Spec, path: Path) -> Data:
         x, own = found[f"x_{part}"], found[f"{labels[0].partition('_')[0]}_{part}"]
         if x.dtype != np.uint8 or x.ndim not in (3, 4):
             raise ValueError(
-                f"data: {path}: x_{part} must be images as bytes, (n, h, w) or (n, h, w, channels), got dtype {x.dtype} "
-                f"and shape {x.shape}."
+                f"data: {path}: x_{part} must be images as bytes, (n, h, w) or (n, h, w, channels), got dtype "
+                f"{x.dtype} and shape {x.shape}."
             )
         if own.dtype.kind not in "iub" or own.ndim != 1 + bool(spec.task) or len(own) != len(x):
             raise ValueError(
