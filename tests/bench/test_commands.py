@@ -103,7 +103,7 @@ def test_some_failures_are_a_warning_that_counts_them(lowchurn, monkeypatch, tmp
     ],
 )
 def test_bad_options_are_one_line_that_names_them(lowchurn, tmp_path, options, message):
-    code, out, errors = lowchurn("bench", "run", *TINY, *options)
+    code, _, errors = lowchurn("bench", "run", *TINY, *options)
     assert code == 2, errors
     assert message in errors
     assert len(errors.strip().splitlines()) == 1

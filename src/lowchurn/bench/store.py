@@ -319,7 +319,7 @@ def _check_values(row: Row) -> None:
             raise ValueError(f"store: {name} must have at most {LONGEST_TEXT} characters, got {len(value)}.")
         if kind is int and value >= 2**63:
             raise ValueError(f"store: {name} must be below 2**63, got {value}.")
-        if name in SHARES and value > 1 or (kind in (int, float) and name not in SIGNED and value < 0):
+        if (name in SHARES and value > 1) or (kind in (int, float) and name not in SIGNED and value < 0):
             raise ValueError(f"store: {name} must be {'in [0, 1]' if name in SHARES else 'at least 0'}, got {value}.")
 
 
