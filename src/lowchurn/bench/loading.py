@@ -183,8 +183,8 @@ def _load_prepared(name: str, path: Path) -> Data:
     if X.dtype.kind not in "fiu":
         raise ValueError(f"data: {path}: {name}/X must hold numbers, got dtype {X.dtype}.")
     X = X if X.dtype.kind == "f" else X.astype(np.int64)
-    whole = (values.astype(np.int64) for values in (y, train, test))
-    return _made(name, X, *whole, int(classes), source=path)
+    y, train, test = (values.astype(np.int64) for values in (y, train, test))
+    return _made(name, X, y, train, test, int(classes), path)
 
 
 def _own_file(name: str, place: Path | None) -> Spec | None:

@@ -313,7 +313,8 @@ def _check_values(row: Row) -> None:
         value = row[name]
         if value is None and name in VALUES and kind is not str:
             continue
-        if type(value) is not kind and not (kind is float and type(value) is int):
+        found: type = type(value)
+        if found is not kind and not (kind is float and found is int):
             raise ValueError(f"store: {name} must be of type {kind.__name__}, got {str(value)[:50]!r}.")
         if kind is str and len(value) > LONGEST_TEXT:
             raise ValueError(f"store: {name} must have at most {LONGEST_TEXT} characters, got {len(value)}.")
