@@ -68,6 +68,8 @@ def test_kill_9_at_any_moment_loses_only_work_in_flight(tmp_path):
     subprocess.run(command(tmp_path / "killed"), check=True, stdout=subprocess.DEVNULL, env=quick)
     assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
     assert len(Store(tmp_path / "killed")) == 8 * 29
+    assert {p.name for p in (tmp_path / "killed").iterdir()} == {"lock", "segments"}
+    assert all(p.name[0].isdigit() for p in (tmp_path / "killed" / "segments").iterdir())  # no drafts
 
 
 def test_a_failure_is_a_row_with_its_reason(tmp_path, monkeypatch):

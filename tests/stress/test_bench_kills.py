@@ -199,8 +199,8 @@ def texts(folder):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    words = random.Random(0)
-    rows = [" ".join(words.choices("good bad film plot star dull fine".split(), k=12)) for _ in range(200)]
+    chance, words = random.Random(0), ["good", "bad", "film", "plot", "star", "dull", "fine"]
+    rows = [" ".join(chance.choices(words, k=12)) for _ in range(200)]
     (folder / "text").mkdir()
     split = ["train"] * 150 + ["test"] * 50
     pq.write_table(
