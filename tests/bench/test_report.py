@@ -99,6 +99,22 @@ def test_files_of_the_user_in_the_folder_stay(store, tmp_path, quick):
     assert (tmp_path / "out" / "tables" / "all-raw-warm.md").exists()
 
 
+def test_links_and_folders_in_the_place_of_files_are_refused(store, tmp_path, quick):
+    (tmp_path / "out" / "tables").mkdir(parents=True)
+    segment = next(store.segments.iterdir())
+    before = segment.read_bytes()
+    link = tmp_path / "out" / "tables" / "all-raw-warm.md"
+    link.symlink_to(segment)
+    with pytest.raises(ValueError, match="must not overwrite --store"):
+        write_report(store, tmp_path / "out")
+    link.unlink()
+    link.mkdir()
+    with pytest.raises(ValueError, match="all-raw-warm.md.*it is a folder"):
+        write_report(store, tmp_path / "out")
+    assert segment.read_bytes() == before
+    assert [p for p in (tmp_path / "out").rglob("*") if p.is_file()] == []
+
+
 def test_figures_are_saved_whole_under_their_full_name(tmp_path, monkeypatch, quick):
     paths = figures.save(None, tmp_path / "seed0.5")
     assert [p.name for p in paths] == ["seed0.5.svg", "seed0.5.png"]

@@ -44,6 +44,16 @@ def test_the_same_call_goes_on_and_never_doubles(tmp_path):
     assert measured(tmp_path / "parts") == measured(tmp_path / "whole")
 
 
+def test_what_is_asked_for_twice_is_done_once(tmp_path):
+    lines = []
+    again = [ColdStart(), Distill(0.5), ColdStart()]
+    counts = run(Store(tmp_path), ["wine", "wine"], [TINY, TINY], again, 2, device="cpu", tell=lines.append)
+    assert counts == {"there": 0, "new": 4, "failed": 0}
+    assert len(lines) == 1
+    with pytest.raises(ValueError, match="bench: threads must be a whole number of at least 1, got 0"):
+        quiet(Store(tmp_path), ["wine"], [TINY], [ColdStart()], 2, threads=0)
+
+
 def command(store, *more):
     sizes = ["--network", "fcn-8", "--initial", "200", "--validation", "100", "--batch", "200", "--epochs", "4"]
     names = [part for name in ("cold", "warm", "mixup", "co-dist", "distill") for part in ("--strategy", name)]

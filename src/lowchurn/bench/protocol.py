@@ -34,7 +34,9 @@ STARTS = ("warm", "cold", "default", "both")
 # The smallest and largest values of what is counted. Rows are written with 64-bit numbers, and more trials than the
 # last limit would only be a slip of the keyboard.
 LIMITS = {
-    **dict.fromkeys(("initial", "validation", "batch", "patience", "epochs", "jobs", "block"), (1, 2**31 - 1)),
+    **dict.fromkeys(
+        ("initial", "validation", "batch", "patience", "epochs", "jobs", "block", "threads"), (1, 2**31 - 1)
+    ),
     "seed": (0, 2**63 - 1),
     "trials": (1, 100_000),
 }

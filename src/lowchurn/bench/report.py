@@ -82,7 +82,7 @@ class Picture:
 def write_tables(store: Store, out: Path) -> list[Path]:
     """Write every table as Markdown, CSV and LaTeX, all of them or none, and return where."""
     _check_out(store, out)
-    return _write(out, table_files(list(all_tables(_rows(store)))))
+    return _write(store, out, table_files(list(all_tables(_rows(store)))))
 
 
 def table_files(tables: list[tuple[dict[str, Any], Table]]) -> dict[str, bytes | str]:
@@ -135,7 +135,7 @@ def write_report(store: Store, out: Path) -> Path:
     files: dict[str, bytes | str] = {f"tables/{name}": text for name, text in table_files(tables).items()}
     for one in pictures:
         files |= {f"figures/{one.name}.svg": one.svg, f"figures/{one.name}.png": one.png}
-    return _write(out, files | {"report.html": _page(rows, tables, pictures)})[-1]
+    return _write(store, out, files | {"report.html": _page(rows, tables, pictures)})[-1]
 
 
 def _page(rows: list[Row], tables: list[tuple[dict[str, Any], Table]], pictures: list[Picture]) -> str:
@@ -186,7 +186,7 @@ def _check_out(store: Store, out: Path) -> None:
     check_outputs("bench", {"--out": there / "report.html"})
 
 
-def _write(out: Path, files: Mapping[str, bytes | str]) -> list[Path]:
+def _write(store: Store, out: Path, files: Mapping[str, bytes | str]) -> list[Path]:
     """Write files into a folder, all of them or none; the folders are made when everything else is done."""
     paths = [out / name for name in files]
     try:
@@ -194,6 +194,8 @@ def _write(out: Path, files: Mapping[str, bytes | str]) -> list[Path]:
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"bench: cannot make a folder in {out}: {error.strerror}.") from None
+    # Links may lead into the store, and a file's place may be taken by a folder.
+    check_outputs("bench", {f"--out ({name})": out / name for name in files}, {"--store": store.segments})
     write_files(dict(zip(paths, files.values(), strict=True)))
     return paths
 

@@ -94,7 +94,9 @@ def run(
         How many rows were ``there``, are ``new``, and ``failed`` among the new ones.
     """
     check_choice("bench", "dtype", dtype, ("float32", "float64"))
-    check_counts("bench", {"trials": trials, "jobs": jobs, "block": block})
+    check_counts("bench", {"trials": trials, "jobs": jobs, "block": block, "threads": threads})
+    datasets, protocols = list(dict.fromkeys(datasets)), list(dict.fromkeys(protocols))
+    settings = list(dict.fromkeys(settings))
     on_gpu = _on_gpu(device)
     if on_gpu:
         _give_back_memory()  # what an earlier run in this process has kept
