@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lightgbm import LGBMClassifier, LGBMRegressor
 from xgboost import XGBClassifier, XGBRegressor
 
-import lowchurn.learners.native as native
+import lowchurn.learners.catboost as catboost
 from lowchurn.learners import NATIVE_ENDINGS, Job, blueprint, learner_for, native_model
 from lowchurn.learners._trees import check_lightgbm, check_xgboost
 from lowchurn.strategies import Distill, WarmStart
@@ -86,7 +86,7 @@ def test_files_of_catboost_have_labels_and_parameters(tmp_path, monkeypatch):
     expected = {"iterations": 8, "depth": 3, "random_seed": 3, "cat_features": ["word"]}
     assert {k: v for k, v in made.get_params().items() if k in expected} == expected
     assert learner_for(made, labels, read).cannot(WarmStart(), read) == ""
-    monkeypatch.setattr(native, "try_catboost", lambda *_: None)  # once is enough
+    monkeypatch.setattr(catboost, "try_reading", lambda *_: None)  # once is enough
     assert native_model(tmp_path / "model.cbm", classes=["no", "yes"]).classes_.tolist() == ["no", "yes"]
     with pytest.raises(ValueError, match=r"has the classes \['no', 'yes'\], and classes are \['a', 'b'\]"):
         native_model(tmp_path / "model.cbm", classes=["a", "b"])
@@ -147,7 +147,7 @@ def test_other_paths_and_labels_are_refused(tmp_path):
 
 def test_a_file_that_crashes_catboost_does_not_crash_this_process(tmp_path, monkeypatch):
     path = written(CatBoostClassifier(**CAT).fit(X, Y[2]), tmp_path / "model.cbm")
-    monkeypatch.setattr(native, "CATBOOST_TRIAL", "import os; os.abort()")
+    monkeypatch.setattr(catboost, "TRIAL", "import os; os.abort()")
     with pytest.raises(ValueError, match="is damaged, or no model file of CatBoost"):
         native_model(path)
     monkeypatch.undo()

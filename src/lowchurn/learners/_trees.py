@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-NUMBERS = re.compile(r"[-+0-9.eE infaINFA]*")
+NUMBERS = re.compile(r"(-?([0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|inf|nan)( |$))*")
 WHOLE = re.compile(r"[-0-9 ]*")
 DEEPEST = 64
 # What follows the trees of LightGBM: counts of splits, parameters of the training, categories of pandas.
@@ -21,6 +22,16 @@ TAIL = re.compile(
 
 class Damaged(ValueError):
     """What is wrong with a model file."""
+
+
+@contextlib.contextmanager
+def reading(who: str, name: str) -> Iterator[None]:
+    """Errors of a library about a file, as one clear ValueError."""
+    try:
+        yield
+    except Exception as error:
+        words = " ".join(str(error).split("Stack trace")[0].split()) or type(error).__name__
+        raise ValueError(f"{who}: {name} cannot be read as a model ({words[:200].rstrip('.')}).") from None
 
 
 def require(holds: Any, words: str) -> None:
@@ -210,9 +221,11 @@ def _check_xgboost_tree(tree: Mapping[str, Any], features: int) -> int:
     require((parents[left[inner]] == inner).all() and (parents[right[inner]] == inner).all(), "a node has no parent")
     require(parents[0] in (-1, 2**31 - 1), "the root has a parent")
     require(np.isin(ints["split_type"], (0, 1)).all(), "a node is of an unknown kind")
-    if outputs > 1 and "leaf_weights" in tree:
+    if outputs > 1 and "leaf_weights" in tree:  # since XGBoost 3.1; before, values were with the nodes
         count = len(_array(tree, "leaf_weights", float)) / outputs
         require(((right[leaf] >= 0) & (right[leaf] < count)).all(), "a tree has leaves without value")
+    else:
+        require((right[leaf] == -1).all(), "a tree has leaves without value")
     names = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
     words, nodes, begins, sizes = (_array(tree, name, int) for name in names)
     require(len(nodes) == len(begins) == len(sizes), "categories are damaged")

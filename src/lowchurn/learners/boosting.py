@@ -13,6 +13,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import joblib
@@ -266,6 +267,15 @@ class BoostingLearner(Learner):
     def stages_of(cls, base: Any) -> BoostedModel | None:
         """A fitted estimator of the library as stages; ValueError with the reason where its probabilities are not
         those of its raw scores."""
+
+    @classmethod
+    @abc.abstractmethod
+    def read_native(cls, who: str, path: Path, data: bytes) -> Any:
+        """Read a model file of the library as a fitted classifier; ValueError where it is damaged or none.
+
+        The libraries' own readers crash the process on damaged files, or later when such a model predicts, so that the
+        structure of a file is checked before.
+        """
 
     # What they share.
 

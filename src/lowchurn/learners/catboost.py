@@ -7,15 +7,18 @@ learned poorly, so a row becomes one row per class, weighted by its targets.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.utils import _safe_indexing
 
+from lowchurn.learners._trees import reading, require
+from lowchurn.learners.base import extra_missing
 from lowchurn.learners.boosting import BoostedModel, BoostingLearner, Stage, first_given
-from lowchurn.learners.native import catboost_model
 from lowchurn.learners.rows import soft_rows
 
 ROUNDS = ("iterations", "n_estimators", "num_boost_round", "num_trees")
@@ -25,6 +28,19 @@ LABELS = {"class_names", "classes_count"}
 OWN = {"loss_function", "objective", "class_weights", "auto_class_weights", "scale_pos_weight", "eval_metric"}
 KINDS = ("cat_features", "text_features", "embedding_features")
 LOSSES = ("Logloss", "CrossEntropy", "MultiClass")  # probabilities of raw scores, as we make them
+CLASSIFIERS = (*LOSSES, "MultiClassOneVsAll")
+# Reads a file of CatBoost and predicts one row with it; what damaged files do to this process is its exit status.
+TRIAL = """
+import sys
+import catboost
+model = catboost.CatBoost()
+model.load_model(sys.argv[1])
+words = {*model.get_cat_feature_indices(), *model.get_text_feature_indices()}
+count = max([len(model.feature_names_), *(1 + k for k in words)])
+row = ["0" if k in words else 0.5 for k in range(count)]
+if not model.get_embedding_feature_indices():
+    model.predict([row], thread_count=1)
+"""
 
 
 class CatBoostModel(BoostedModel):
@@ -50,7 +66,10 @@ class CatBoostModel(BoostedModel):
 
     @staticmethod
     def booster_from(data: bytes) -> Any:
-        return catboost_model("load", "a stage of the model", data)
+        catboost = _library("load")
+        with reading("load", "a stage of the model"):
+            check_header(data)
+            return catboost.CatBoostClassifier().load_model(blob=data)
 
 
 class CatBoostLearner(BoostingLearner):
@@ -166,6 +185,18 @@ class CatBoostLearner(BoostingLearner):
         return super().weights_of_classes(given, mass)
 
     @classmethod
+    def read_native(cls, who: str, path: Path, data: bytes) -> Any:
+        catboost, name = _library(who), repr(str(path))
+        with reading(who, name):
+            check_header(data)
+        try_reading(who, path)
+        with reading(who, name):
+            model = catboost.CatBoostClassifier().load_model(path)  # by its path: bytes come without parameters
+            loss = str(model.get_all_params().get("loss_function", "")).partition(":")[0]
+            require(loss in CLASSIFIERS, f"its loss is {loss}, which is not that of a classifier")
+            return model
+
+    @classmethod
     def stages_of(cls, base: Any) -> CatBoostModel | None:
         if not base.is_fitted():
             return None
@@ -181,3 +212,28 @@ def _made(estimator: Any, changed: dict[str, Any]) -> Any:
     """An unfitted estimator with changed parameters, without those that are None (CatBoost has no unset ones)."""
     given = estimator.get_params() | changed
     return type(estimator)(**{k: v for k, v in given.items() if v is not None})
+
+
+def _library(who: str) -> Any:
+    try:
+        import catboost
+    except ImportError:
+        raise extra_missing(who, "catboost", "boosting") from None
+    return catboost
+
+
+def check_header(data: bytes) -> None:
+    """Check the header of a file of CatBoost: what it is, and that it is as long as it says."""
+    size = int.from_bytes(data[4:8], "little")
+    require(data[:4] == b"CBM1" and 0 < size <= len(data) - 8, "it is cut short, or no file of CatBoost")
+
+
+def try_reading(who: str, path: Path) -> None:
+    """Read a file of CatBoost in another process, which damaged files can crash."""
+    command = [sys.executable, "-c", TRIAL, str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"{who}: {str(path)!r} is damaged: reading it does not end.") from None
+    if done.returncode:
+        raise ValueError(f"{who}: {str(path)!r} is damaged, or no model file of CatBoost: it cannot be read.")

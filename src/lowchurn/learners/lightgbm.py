@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from joblib import effective_n_jobs
 from sklearn.utils.validation import has_fit_parameter
 
+from lowchurn.learners._trees import check_lightgbm, reading
+from lowchurn.learners.base import extra_missing
 from lowchurn.learners.boosting import BoostedModel, BoostingLearner, Stage, first_given
-from lowchurn.learners.native import lightgbm_booster
 
 ROUNDS = (
     "n_estimators",
@@ -66,7 +68,7 @@ class LightGBMModel(BoostedModel):
 
     @staticmethod
     def booster_from(data: bytes) -> Any:
-        return lightgbm_booster("load", "a stage of the model", data)
+        return read_booster("load", "a stage of the model", data)
 
 
 class LightGBMLearner(BoostingLearner):
@@ -180,6 +182,14 @@ class LightGBMLearner(BoostingLearner):
         )
 
     @classmethod
+    def read_native(cls, who: str, path: Path, data: bytes) -> LightGBMModel:
+        name = repr(str(path))
+        booster = read_booster(who, name, data)
+        with reading(who, name):
+            check_scores(booster)
+        return LightGBMModel([Stage(booster)], np.arange(max(booster.num_model_per_iteration(), 2)))
+
+    @classmethod
     def blueprint_of_stages(cls, base: BoostedModel) -> Any:
         import lightgbm
 
@@ -219,6 +229,17 @@ PARAMETERS = {
     "seed": "random_state",
     "verbosity": "verbosity",
 }
+
+
+def read_booster(who: str, name: str, data: bytes) -> Any:
+    """A booster from the text of its file."""
+    try:
+        import lightgbm
+    except ImportError:
+        raise extra_missing(who, "lightgbm", "boosting") from None
+    with reading(who, name):
+        check_lightgbm(data)
+        return lightgbm.Booster(model_str=data.decode())
 
 
 def check_scores(booster: Any) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
 
+from lowchurn.learners._trees import check_xgboost, reading
+from lowchurn.learners.base import extra_missing
 from lowchurn.learners.boosting import BoostedModel, BoostingLearner, Stage, plain_table
-from lowchurn.learners.native import xgboost_booster
 
 OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")  # probabilities of raw scores, as we make them
 
@@ -77,7 +79,7 @@ class XGBoostModel(BoostedModel):
 
     @staticmethod
     def booster_from(data: bytes) -> Any:
-        return xgboost_booster("load", "a stage of the model", data)
+        return read_booster("load", "a stage of the model", data)
 
 
 class XGBoostLearner(BoostingLearner):
@@ -178,6 +180,19 @@ class XGBoostLearner(BoostingLearner):
         return xgboost.train(parameters, data, num_boost_round=rounds, obj=objective)
 
     @classmethod
+    def read_native(cls, who: str, path: Path, data: bytes) -> XGBoostModel | None:
+        name = repr(str(path))
+        wrapped = read_booster(who, name, data).attr("scikit_learn") is not None
+        import xgboost
+
+        fitted = xgboost.XGBClassifier()
+        with reading(who, name):
+            fitted.load_model(bytearray(data))
+            if not wrapped:  # Booster.predict uses all trees, XGBClassifier's those up to the best round
+                fitted.get_booster().set_attr(best_iteration=None)
+            return cls.stages_of(fitted)
+
+    @classmethod
     def stages_of(cls, base: Any) -> XGBoostModel | None:
         if not base.__sklearn_is_fitted__():
             return None
@@ -189,6 +204,19 @@ class XGBoostLearner(BoostingLearner):
         # A copy: the number of threads is set on it.
         booster = booster.copy() if rounds is None else booster[:rounds]
         return XGBoostModel([Stage(booster, cls.settings_of(base))], base.classes_, threads=base.n_jobs)
+
+
+def read_booster(who: str, name: str, data: bytes) -> Any:
+    """A booster from its JSON or UBJSON file."""
+    try:
+        import xgboost
+    except ImportError:
+        raise extra_missing(who, "xgboost", "boosting") from None
+    with reading(who, name):
+        check_xgboost(data)
+        booster = xgboost.Booster()
+        booster.load_model(bytearray(data))
+        return booster
 
 
 def _callbacks(estimator: Any) -> list[Any]:
