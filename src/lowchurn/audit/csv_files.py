@@ -46,7 +46,8 @@ def read_header(path: str) -> tuple[list[str], str]:
                 names = next(records, [])
                 first = next(records, None)
                 # The right one splits the names and the first row into as many parts.
-                found.append((first is None or len(first) == len(names), len(names), names, delimiter))
+                even = len(names) > 1 and (first is None or len(first) == len(names))
+                found.append((even, len(names), names, delimiter))
                 continue
             if names:  # the first row is broken: the database says where
                 found.append((False, len(names), names, delimiter))

@@ -272,7 +272,7 @@ class Engine:
             ) from None
         except RecursionError:
             raise ValueError(
-                "audit: the tables have too many probability columns for one query. Give decisions instead: prediction=."
+                "audit: the tables have too many probability columns for one query. Give decisions: prediction=."
             ) from None
         except (OSError, MemoryError, OverflowError, UnicodeError, pa.ArrowException) as error:
             raise ValueError(f"audit: could not read the tables: {_first_line(error)}.") from None
@@ -296,8 +296,9 @@ def open_engine(
     backends = [b for b in (_backend_of(source) for source in (old, new)) if b is not None]
     if len({id(b) for b in backends}) > 1:
         raise ValueError("audit: both Ibis tables must come from one connection, got two. Use one, or give files.")
-    allowed = {"partitions": partitions, "remote": remote, "views": views}
-    return Engine(backends[0], **allowed) if backends else Engine(**settings, **allowed)
+    if backends:
+        return Engine(backends[0], partitions=partitions, remote=remote, views=views)
+    return Engine(**settings, partitions=partitions, remote=remote, views=views)
 
 
 def _backend_of(source: Any) -> Any:
