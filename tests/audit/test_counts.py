@@ -270,7 +270,7 @@ def expressions():
         "not exact in 32 bits": counts.unfit_values(old, "w", "float32", 0, 5),
         "large floats": counts.unfit_values(old, "w", "small", 2**53, 5),
         "large integers": counts.unfit_values(old, "id", "whole", 2**53, 5),
-        "labels": counts.label_checks(pairs, columns),
+        "labels": counts.class_checks(pairs, "label", columns),
         "row checks": counts.row_checks(sides[0], 1e-6),
         "key checks": counts.key_checks(sides[0]),
         "only in": counts.only_in(*sides),

@@ -227,6 +227,10 @@ def test_a_score_does_not_guess_its_classes():
     assert lowchurn.audit(rows, rows, label="y", classes=(-1, 1)).accuracy_old.value == 1
     # A class that the model was not told of is a label that it misses.
     assert lowchurn.audit(rows, rows, label="y", classes=(0, 1)).accuracy_old.value == pytest.approx(2 / 3)
+    decided = pa.table({"id": [1, 2, 3], "prediction": [-1, 1, 1]})
+    with pytest.raises(ValueError, match="1 of 3 old decisions, such as -1"):
+        lowchurn.audit(decided, rows)
+    assert lowchurn.audit(decided, rows, classes=(-1, 1)).churn.value == 0
     dates = rows.set_column(2, "y", pa.array([datetime.date(2024, 1, 1)] * 3))
     with pytest.raises(ValueError, match="say which one a score above the threshold means"):
         lowchurn.audit(dates, dates, label="y")
@@ -330,6 +334,18 @@ def test_slices_with_one_name_are_not_confused():
     large = table([1] * 100, g=[10**9 + i for i in range(100)])
     names = [s.name for s in lowchurn.audit(large, large, by="g").slices]
     assert len(set(names)) == 10
+
+
+def test_names_that_the_database_cuts_are_refused():
+    with pytest.raises(ValueError, match="NUL"):
+        lowchurn.audit(table([1, 2], **{"y\0": [1, 2]}), table([1, 2]), label="y")
+
+
+def test_many_classes():
+    names = [f"proba_{i}" for i in range(30)]
+    rows = pa.table({"id": [1, 2], "y": [3, 29]} | {n: [1.0 * (i == 3), 1.0 * (i == 29)] for i, n in enumerate(names)})
+    result = lowchurn.audit(rows, rows, label="y", bootstrap=100)
+    assert (result.accuracy_old.value, result.soft["brier_old"].value) == (1, 0)
 
 
 def test_tables_of_many_columns():

@@ -238,23 +238,26 @@ def _check_classes(engine: sources.Engine, pairs: Any, columns: Columns) -> None
                 f"({getattr(columns, side).words()}), more than {MOST_CLASSES:,}. "
                 "If they are scores, say score= and threshold=."
             )
-    _check_labels(engine, pairs, columns)
+    _check_derived(engine, pairs, columns)
 
 
-def _check_labels(engine: sources.Engine, pairs: Any, columns: Columns) -> None:
-    """Labels that no class of the probabilities fits would make every decision wrong."""
+def _check_derived(engine: sources.Engine, pairs: Any, columns: Columns) -> None:
+    """Labels or decisions that are no class of the scores or probabilities of a side would all count as different."""
     derived = [side for side in ("old", "new") if getattr(columns, side).label is None]
-    if "label" not in pairs.columns or not derived:
+    if not derived:
         return
-    found = {k: v[0] for k, v in engine.fetch(counts.label_checks(pairs, columns)).items()}
-    strange = int(found["strange"])
-    # A class that the model does not know is a label like any other; one that nobody named is a misunderstanding.
-    if strange and (strange == int(found["labelled"]) or not columns.classes_given):
-        raise ValueError(
-            f"audit: {strange:,} of {int(found['labelled']):,} labels, such as {found['example']!r}, are none of the "
-            f"classes {list(columns.classes)} that the {' and '.join(derived)} decisions are made of. "
-            "Name the classes with classes=."
-        )
+    for name in ("old", "new", "label"):
+        if name in derived or name not in pairs.columns:
+            continue
+        found = {k: v[0] for k, v in engine.fetch(counts.class_checks(pairs, name, columns)).items()}
+        strange, known = int(found["strange"]), int(found["known"])
+        # A class that the model does not know is a label like any other; one that nobody named is a misunderstanding.
+        if strange and (strange == known or not columns.classes_given):
+            raise ValueError(
+                f"audit: {strange:,} of {known:,} {'labels' if name == 'label' else f'{name} decisions'}, such as "
+                f"{found['example']!r}, are none of the classes {list(columns.classes)[:EXAMPLES]} that the "
+                f"{' and '.join(derived)} decisions are made of. Name the classes with classes=."
+            )
 
 
 def _columns(engine: sources.Engine, opened: dict[str, sources.Source], **names: Any) -> Columns:

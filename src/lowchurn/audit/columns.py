@@ -203,7 +203,8 @@ def resolve(
 
 
 def _id_types(keys: Sequence[str], old: Schema, new: Schema) -> tuple[tuple[str, ...], tuple[Check, ...]]:
-    types, checks = [], []
+    types: list[str] = []
+    checks: list[Check] = []
     for key in keys:
         parts = [Part(f"{side} id", side, key, schema[key]) for side, schema in (("old", old), ("new", new))]
         for part in parts:

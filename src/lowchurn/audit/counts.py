@@ -7,7 +7,7 @@ The same expressions run on DuckDB and on Spark.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,10 +145,7 @@ def row_checks(rows: Table, tolerance: float) -> Table:
         wrong = _any(p.isnull() | p.isnan() | p.isinf() for p in proba)
         checks["no_proba"] = count_if(wrong)
         checks["outside"] = count_if(~wrong & _any((p < 0) | (p > 1 + tolerance) for p in proba))
-        total = proba[0]
-        for p in proba[1:]:
-            total = total + p
-        off = (total - 1).abs()
+        off = (_total(proba) - 1).abs()
         checks["off_sum"] = count_if(~wrong & (off > tolerance))
         checks["worst_sum"] = wrong.ifelse(ibis.null("float64"), off).max()
     return rows.aggregate(**checks)
@@ -159,13 +156,14 @@ def known_values(table: Table, name: str) -> Table:
     return table.aggregate(n=_plain(table[name]).count())
 
 
-def label_checks(pairs: Table, columns: Columns) -> Table:
-    """How many labels there are, how many are none of the classes, and one of these."""
-    strange = pairs.label.notnull() & ~_any(pairs.label == c for c in class_literals(columns))
+def class_checks(pairs: Table, name: str, columns: Columns) -> Table:
+    """How many labels or decisions there are, how many are none of the classes, and one of these."""
+    column = pairs[name]
+    strange = column.notnull() & ~column.isin(class_literals(columns))
     return pairs.aggregate(
-        labelled=pairs.label.count(),
+        known=column.count(),
         strange=count_if(strange),
-        example=strange.ifelse(pairs.label, ibis.null(pairs.label.type())).min(),
+        example=strange.ifelse(column, ibis.null(column.type())).min(),
     )
 
 
@@ -467,15 +465,17 @@ def _probas(rows: Table) -> list[Column]:
     return [rows[c] for c in rows.columns if c[0] == "p" and c[1:].isdigit()]
 
 
-def _any(conditions: Any) -> Column:
-    result = None
-    for condition in conditions:
-        result = condition if result is None else result | condition
-    return result
+def _any(conditions: Iterable[Column]) -> Column:
+    return _folded(list(conditions), lambda a, b: a | b)
 
 
 def _total(columns: Sequence[Column]) -> Column:
-    result = columns[0]
-    for column in columns[1:]:
-        result = result + column
-    return result
+    return _folded(list(columns), lambda a, b: a + b)
+
+
+def _folded(columns: list[Column], join: Callable[[Column, Column], Column]) -> Column:
+    """All columns joined by halves: a chain of hundreds would be too deep for the compilers of queries."""
+    if len(columns) == 1:
+        return columns[0]
+    middle = len(columns) // 2
+    return join(_folded(columns[:middle], join), _folded(columns[middle:], join))

@@ -8,6 +8,7 @@ character starts a comment, and a line with too few or too many fields is an err
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 from collections.abc import Sequence
@@ -40,12 +41,16 @@ def read_header(path: str) -> tuple[list[str], str]:
             records = csv.reader(
                 io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), delimiter=delimiter, strict=True
             )
-            try:
-                names, first = next(records, []), next(records, None)
-            except (csv.Error, UnicodeDecodeError):
+            names: list[str] = []
+            with contextlib.suppress(csv.Error, UnicodeDecodeError):
+                names = next(records, [])
+                first = next(records, None)
+                # The right one splits the names and the first row into as many parts.
+                even = len(names) > 1 and (first is None or len(first) == len(names))
+                found.append((even, len(names), names, delimiter))
                 continue
-        # The right one splits the names and the first row into as many parts.
-        found.append((first is None or len(first) == len(names), len(names), names, delimiter))
+            if names:  # the first row is broken: the database says where
+                found.append((False, len(names), names, delimiter))
     if not found:
         raise ValueError("the first line is no list of column names in UTF-8")
     _, _, names, delimiter = max(found, key=lambda f: f[:2])
@@ -90,7 +95,9 @@ def load_remote(con: Any, path: str, table: str, temporary: bool) -> list[str]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that the database cannot tell apart: it takes no notice of upper and lower case."""
+    """Refuse names that the database cannot tell apart: it takes no notice of case, nor of what is behind a NUL."""
+    if cut := [name for name in names if "\0" in name]:
+        raise ValueError(f"column names must not contain the character NUL, got {cut[:10]}")
     seen: dict[bytes, str] = {}
     twice = []
     for name in names:

@@ -323,13 +323,13 @@ def _as_date(value: Any, dtype: dt.DataType) -> datetime.date:
         day = datetime.date.fromisoformat(value)
         _require(day.isoformat() == value, value)
         return day
-    return _require(type(value) is datetime.date, value)  # type: ignore[no-any-return]
+    return _require(type(value) is datetime.date, value)
 
 
 def _as_timestamp(value: Any, dtype: Any) -> datetime.datetime:
     moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
     _require(isinstance(moment, datetime.datetime), value)
-    return _require((moment.tzinfo is None) == (dtype.timezone is None), moment)  # type: ignore[no-any-return]
+    return _require((moment.tzinfo is None) == (dtype.timezone is None), moment)
 
 
 def _as_uuid(value: Any, dtype: dt.DataType) -> uuid.UUID:

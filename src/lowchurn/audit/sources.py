@@ -194,11 +194,14 @@ class Engine:
             kind, ending = _kind(files[0])
             if kind == "database":
                 return self._open_database(side, name, table)
+            if table:
+                raise ValueError(f"audit: only a DuckDB file has tables by name, got {path!r}.")
             return self._open_csv(files) if kind == "csv" else self._open_parquet(files)
         except Exception as error:
             if str(error).startswith("audit: "):
                 raise
-            raise ValueError(f"audit: cannot read {path!r} as {ending}: {_first_line(error)}.") from None
+            told = _csv_line(error) if kind == "csv" else _first_line(error)
+            raise ValueError(f"audit: cannot read {path!r} as {ending}: {told}.") from None
 
     def _open_csv(self, files: list[str]) -> Source:
         con, name = self.backend.con, _new_name()
@@ -267,6 +270,10 @@ class Engine:
             raise ValueError(
                 f"audit: the database could not read or compare the tables: {_first_line(error)}."
             ) from None
+        except RecursionError:
+            raise ValueError(
+                "audit: the tables have too many probability columns for one query. Give decisions: prediction=."
+            ) from None
         except (OSError, MemoryError, OverflowError, UnicodeError, pa.ArrowException) as error:
             raise ValueError(f"audit: could not read the tables: {_first_line(error)}.") from None
 
@@ -289,8 +296,9 @@ def open_engine(
     backends = [b for b in (_backend_of(source) for source in (old, new)) if b is not None]
     if len({id(b) for b in backends}) > 1:
         raise ValueError("audit: both Ibis tables must come from one connection, got two. Use one, or give files.")
-    allowed = {"partitions": partitions, "remote": remote, "views": views}
-    return Engine(backends[0], **allowed) if backends else Engine(**settings, **allowed)
+    if backends:
+        return Engine(backends[0], partitions=partitions, remote=remote, views=views)
+    return Engine(**settings, partitions=partitions, remote=remote, views=views)
 
 
 def _backend_of(source: Any) -> Any:
@@ -377,6 +385,13 @@ def _kind(path: str) -> tuple[str, str]:
         f"audit: cannot tell what {path!r} is. Its name should end in one of "
         f"{', '.join((*PARQUET_ENDINGS, *CSV_ENDINGS, *DATABASE_ENDINGS))}."
     )
+
+
+def _csv_line(error: Exception) -> str:
+    """Where a text file is broken; the database's advice, to skip such rows, is none for an audit."""
+    lines = [line.strip() for line in str(error).split("Possible fixes")[0].splitlines()]
+    told = [line.removeprefix("Invalid Input Error: ") for line in lines if line and not line.startswith("Original")]
+    return " ".join((told[0], told[-1]) if len(told) > 1 else told)[:300].rstrip(". ")
 
 
 def _first_line(error: Exception) -> str:
