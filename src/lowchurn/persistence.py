@@ -17,7 +17,7 @@ from typing import Any
 
 from lowchurn.checks import unknown_name
 from lowchurn.learners import ALL
-from lowchurn.learners.rows import load_skops
+from lowchurn.learners.skops import load_skops
 
 ABOUT = "lowchurn.json"
 

@@ -19,7 +19,8 @@ from lowchurn.estimator.candidates import BASE, Dialled, Terms, Trained, dialled
 from lowchurn.estimator.choose import Desk, Offer, Served
 from lowchurn.estimator.frontier import Candidate, Frontier, Selection
 from lowchurn.learners import ALL, learner_for
-from lowchurn.learners.rows import RowsLearner, load_skops
+from lowchurn.learners.rows import RowsLearner
+from lowchurn.learners.skops import load_skops
 from lowchurn.learners.torch import NetworkClassifier, network_name
 from lowchurn.persistence import (
     load_other,
@@ -31,13 +32,6 @@ from lowchurn.persistence import (
 from lowchurn.selection import Certificate
 
 FORMAT = 1
-# Unfitted, these are parameters and nothing else.
-ESTIMATORS = (
-    "lightgbm.sklearn.LGBMClassifier",
-    "xgboost.sklearn.XGBClassifier",
-    "catboost.core.CatBoostClassifier",
-    "lowchurn.learners.torch.NetworkClassifier",
-)
 KEPT = ("max_churn", "churn", "select", "search", "confidence", "validation_fraction", "n_jobs", "verbose")
 
 
@@ -313,7 +307,7 @@ def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:
         raise ValueError(f"load: the file has format {about['format']}, known are up to {FORMAT}. Upgrade lowchurn.")
     from lowchurn.estimator.classifier import LowChurnClassifier
 
-    estimator = load_skops(files["estimator.skops"], [*trusted, *ESTIMATORS])
+    estimator = load_skops(files["estimator.skops"], trusted, nested=True, unfitted=True)
     model = LowChurnClassifier(estimator, **about["parameters"])
     model._estimator = estimator
     model.classes_ = np.asarray(about["classes"], dtype=about["dtype"])

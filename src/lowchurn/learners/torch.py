@@ -7,6 +7,7 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from lowchurn._model_files import Label, Refused, labels_from_plain, labels_to_plain, read_record, reading
 from lowchurn.checks import check_number
 from lowchurn.learners.base import Job, Learner, extra_missing
 from lowchurn.strategies import Strategy, one_hot
@@ -31,8 +33,8 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
     ----------
     network : str, module or function
         One of the paper's networks by name ("fcn-1000", "convnet-4", "transformer-1", "resnet-50"), which is made to
-        measure; or a module, a function that makes one, or where to import such a function from
-        ("package.module:function"), giving logits of shape (rows, classes).
+        measure; or a module, or a function that makes one, giving logits of shape (rows, classes). A function is
+        given itself, never by its name: names are what model files contain, and a file must not choose what runs.
     input_shape : tuple of int, optional
         Shape of one row where it is not a vector: X stays two-dimensional and is reshaped, (28, 28, 1) for an image.
     validation_fraction : float, default 0.1
@@ -168,7 +170,9 @@ def make_network(model: NetworkClassifier, features: int, classes: int) -> Any:
     if not isinstance(model.network, str):
         return model.network
     if ":" in model.network:
-        return import_maker(model.network)
+        raise ValueError(
+            f"{WHO}: network must not name code, got {model.network!r}. Import it and give the function or class itself."
+        )
     kind, _, size = model.network.partition("-")
     if kind not in KINDS or not size.isdigit():
         known = ", ".join(f"{kind!r}" for kind in ("fcn-100", "convnet-4", "transformer-1", "resnet-50"))
@@ -351,13 +355,11 @@ class TorchLearner(Learner):
         parameters["network"] = network_name(model.network)
         if not isinstance(parameters["random_state"], int):
             parameters["random_state"] = None
-        classes = np.asarray(model.classes_)
         about = {
             "parameters": parameters,
-            "classes": classes.tolist(),
-            "classes_dtype": classes.dtype.str if classes.dtype.kind != "O" else "O",
-            "features": model.n_features_in_,
-            "epochs": model.epochs_,
+            **labels_to_plain(model.classes_),
+            "features": int(model.n_features_in_),
+            "epochs": int(model.epochs_),
         }
         weights = {name: value.contiguous() for name, value in model.module_.state_dict().items()}
         return {"network.safetensors": save(weights), "network.json": json.dumps(about).encode()}
@@ -366,24 +368,45 @@ class TorchLearner(Learner):
     def load(cls, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
         from safetensors.torch import load
 
-        about = json.loads(files["network.json"])
-        parameters = about["parameters"]
-        if parameters["input_shape"] is not None:
+        about = read_record("the part 'network.json'", files["network.json"], NetworkRecord)
+        parameters = dict(about.parameters)
+        if parameters.get("input_shape") is not None:
             parameters["input_shape"] = tuple(parameters["input_shape"])
-        name = parameters["network"]
-        if ":" in name and name not in trusted:
-            raise ValueError(
-                f"{WHO}: the file names code, {name!r}, that makes its module. "
-                f"Load it with trusted=[{name!r}] if you trust it."
-            )
-        model = NetworkClassifier(**parameters)
-        model.classes_ = np.array(about["classes"], dtype=about["classes_dtype"])
-        model.n_features_in_, model.epochs_ = about["features"], about["epochs"]
-        network = make_network(model, model.n_features_in_, len(model.classes_))
-        module = network if is_network(network) else network()
-        module.load_state_dict(load(files["network.safetensors"]))
+        model = NetworkClassifier(**{**parameters, "network": name_to_network(parameters["network"], trusted)})
+        model.classes_ = labels_from_plain("the network", about.classes, about.dtype or about.classes_dtype)
+        model.n_features_in_, model.epochs_ = about.features, about.epochs
+        module = _made_for(model, load(files["network.safetensors"]))
         model.module_ = module.eval()
         return model
+
+
+@dataclass(frozen=True)
+class NetworkRecord:
+    """What a model file says about a network, beside its weights."""
+
+    parameters: dict[str, None | bool | int | float | str | list[int]]
+    classes: list[Label]
+    features: int
+    epochs: int
+    dtype: str = ""
+    classes_dtype: str = ""  # its name in files of format 1
+
+
+def _made_for(model: NetworkClassifier, weights: dict[str, Any]) -> Any:
+    """The network with these weights. One that they do not fit is refused before memory is taken for it."""
+    import torch
+
+    features, classes = model.n_features_in_, len(model.classes_)
+    if isinstance(model.network, str):
+        with torch.device("meta"):
+            plan = make_network(model, features, classes)
+        shapes = {name: value.shape for name, value in plan.state_dict().items()}
+        if shapes != {name: value.shape for name, value in weights.items()}:
+            raise Refused(f"load: the weights do not fit the network {model.network!r} of {features} features.")
+    network = make_network(model, features, classes)
+    module = network if is_network(network) else network()
+    module.load_state_dict(weights)
+    return module
 
 
 def is_network(value: Any) -> bool:
@@ -399,12 +422,32 @@ def network_name(network: Any) -> str:
     return f"{maker.__module__}:{maker.__qualname__}"
 
 
-def import_maker(name: str) -> Any:
-    """The function or class at "package.module:name"."""
-    module, _, attribute = name.partition(":")
-    found: Any = sys.modules.get(module) or importlib.import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
+def name_to_network(network: Any, trusted: Sequence[str]) -> Any:
+    """The network that a model file names: one of the paper's by its name, code only where the name is trusted.
+
+    Examples
+    --------
+    >>> from lowchurn.learners.torch import name_to_network
+    >>> name_to_network("fcn-10", trusted=[])
+    'fcn-10'
+    >>> name_to_network("package.module:function", trusted=[])
+    Traceback (most recent call last):
+    ...
+    lowchurn._model_files.Refused: load: the file names code, 'package.module:function', that makes a network.
+    Where you trust it, load with trusted=['package.module:function'].
+    """
+    if not isinstance(network, str) or ":" not in network:
+        return network
+    if network not in trusted:
+        raise Refused(
+            f"load: the file names code, {network!r}, that makes a network. "
+            f"Where you trust it, load with trusted=[{network!r}]."
+        )
+    with reading(f"the network {network!r}"):
+        module, _, attribute = network.partition(":")
+        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
     return found
 
 
