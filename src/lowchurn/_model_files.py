@@ -140,8 +140,8 @@ def read_record(what: str, data: bytes, kind: type[T]) -> T:
         raise Refused(str(error)) from None
 
 
-def hex_number(what: str, text: str) -> float:
-    """A finite number written with ``float.hex``.
+def hex_number(what: str, text: str, finite: bool = True) -> float:
+    """A number written with ``float.hex``; finite unless said otherwise.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def hex_number(what: str, text: str) -> float:
     """
     with contextlib.suppress(ValueError, OverflowError):
         number = float.fromhex(text)
-        if math.isfinite(number):
+        if math.isfinite(number) or not finite:
             return number
     raise Refused(f"load: {what} must be a finite number, got {text[:40]!r}.")
 

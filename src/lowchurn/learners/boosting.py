@@ -10,12 +10,25 @@ from __future__ import annotations
 import abc
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import expit
 
+from lowchurn._model_files import Label, Refused, hex_number, labels_from_plain, labels_to_plain, read_record
 from lowchurn.learners.base import Job, Learner, class_weights, weighted_mass
+
+
+@dataclass(frozen=True)
+class BoostedRecord:
+    """What a model file says about a boosted model, beside its stages."""
+
+    classes: list[Label]
+    dtype: str
+    start: list[str] | None
+    stages: int
+    settings: dict[str, Any]
 
 
 class BoostedModel(abc.ABC):
@@ -60,8 +73,7 @@ class BoostedModel(abc.ABC):
     def to_files(self) -> dict[str, bytes]:
         """Native model files and a small description."""
         about = {
-            "classes": self.classes_.tolist(),
-            "dtype": self.classes_.dtype.str if self.classes_.dtype.kind != "O" else "O",
+            **labels_to_plain(self.classes_),
             "start": None if self.start is None else [float(v).hex() for v in self.start],
             "stages": len(self.boosters),
             "settings": self.settings,
@@ -71,14 +83,18 @@ class BoostedModel(abc.ABC):
 
     @classmethod
     def from_files(cls, files: dict[str, bytes]) -> Self:
-        about = json.loads(files["about.json"])
-        start = about["start"]
-        return cls(
-            [cls.booster_from(files[f"stage{k}"]) for k in range(about["stages"])],
-            np.asarray(about["classes"], dtype=about["dtype"]),
-            None if start is None else np.array([float.fromhex(v) for v in start]),
-            **about["settings"],
-        )
+        about = read_record("the part 'about.json'", files["about.json"], BoostedRecord)
+        classes = labels_from_plain("the boosted model", about.classes, about.dtype)
+        names = [f"stage{k}" for k in range(min(about.stages, len(files)))]
+        if not names or sorted(names) != sorted(files.keys() - {"about.json"}):
+            raise Refused(f"load: the boosted model must have the files of {about.stages} stages.")
+        start = None
+        if about.start is not None:
+            start = np.array([hex_number("the start of the boosted model", v) for v in about.start])
+        model = cls([cls.booster_from(files[name]) for name in names], classes, start, **about.settings)
+        if start is not None and len(start) != model.columns:
+            raise Refused(f"load: the start of the boosted model must have {model.columns} numbers, got {len(start)}.")
+        return model
 
     @staticmethod
     @abc.abstractmethod
