@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 
+from lowchurn._reading import one_line
 from lowchurn.checks import as_floats, check_weightlike, to_numpy
 from lowchurn.learners import ALL
 from lowchurn.learners.base import extra_missing
@@ -302,10 +303,14 @@ class OnnxModel:
             import onnxruntime
         except ImportError:
             raise extra_missing(WHO, "onnxruntime", "onnx") from None
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what is wrong with a file is told by the error, once
         try:
-            self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            raise ValueError(f"{WHO}: base must be a readable ONNX file, got {str(path)!r} ({error}).") from error
+            raise ValueError(
+                f"{WHO}: base must be a readable ONNX file, got {str(path)!r} ({one_line(error)})."
+            ) from error
 
     def __call__(self, X: Any) -> Any:
         inputs = self._session.get_inputs()

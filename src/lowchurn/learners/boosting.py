@@ -107,10 +107,15 @@ class BoostedModel(abc.ABC):
         """What :meth:`booster_bytes` wrote."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.to_files()}  # native files survive a change of the library's version
+        # native files survive a change of the library's version
+        return {**self.__dict__, "boosters": [self.booster_bytes(booster) for booster in self.boosters]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(type(self).from_files(state["files"]).__dict__)
+        if "files" in state:  # of lowchurn 0.1.0
+            state = type(self).from_files(state["files"]).__dict__
+        else:
+            state = {**state, "boosters": [self.booster_from(data) for data in state["boosters"]]}
+        self.__dict__.update(state)
 
 
 class BoostingLearner(Learner):

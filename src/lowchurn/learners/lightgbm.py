@@ -15,6 +15,7 @@ from joblib import effective_n_jobs
 
 from lowchurn.learners.base import Job
 from lowchurn.learners.boosting import BoostedModel, BoostingLearner, log_shares, plain_table
+from lowchurn.learners.native_trees import check_lightgbm
 
 NOT_NATIVE = {"class_weight", "importance_type", "objective", "n_estimators", "n_jobs", "boosting_type", "random_state"}
 
@@ -41,7 +42,7 @@ class LightGBMModel(BoostedModel):
     def booster_from(data: bytes) -> Any:
         import lightgbm
 
-        return lightgbm.Booster(model_str=data.decode())
+        return lightgbm.Booster(model_str=check_lightgbm(data))
 
 
 class LightGBMLearner(BoostingLearner):

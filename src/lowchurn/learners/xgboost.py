@@ -14,6 +14,7 @@ import numpy as np
 
 from lowchurn.learners.base import Job
 from lowchurn.learners.boosting import BoostedModel, BoostingLearner, log_shares, plain_table
+from lowchurn.learners.native_trees import check_xgboost
 
 
 class XGBoostModel(BoostedModel):
@@ -40,7 +41,7 @@ class XGBoostModel(BoostedModel):
         import xgboost
 
         booster = xgboost.Booster()
-        booster.load_model(bytearray(data))
+        booster.load_model(bytearray(check_xgboost(data)))
         return booster
 
 
