@@ -16,6 +16,8 @@ import numpy as np
 from lowchurn._model_files import Refused
 
 
+_NUMBER = rb"-?(?:\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|inf|nan)"
+_LIGHTGBM_LINE = re.compile(rb"(?:\w+= *(?:" + _NUMBER + rb"(?: +" + _NUMBER + rb")*)? *)?")
 _LIGHTGBM_TAIL = re.compile(
     rb"end of trees\n+(?:feature_importances:\n(?:[^\n]+=\d+\n)*\n*)?"
     rb"parameters:\n(?:\[\w+:[^\n]*\]\n)*\n*end of parameters\n+(?:pandas_categorical:[^\n]*\n?)?"
@@ -50,6 +52,8 @@ def check_lightgbm(data: bytes) -> str:
     for k, size in enumerate(sizes.tolist()):
         if at + size > end + 1 or not data.startswith(b"Tree=%d\n" % k, at):
             raise Refused("load: the trees of a LightGBM model must have the sizes that it lists.")
+        if not all(map(_LIGHTGBM_LINE.fullmatch, data[at : at + size].split(b"\n"))):
+            raise Refused(f"load: tree {k} of a LightGBM model contains something else than numbers.")
         _check_lightgbm_tree(_pairs(data[at : at + size]), features)
         at += size
     if data[at : end + 1].strip():
@@ -155,6 +159,7 @@ def _check_xgboost_tree(tree: Mapping[str, Any], features: int) -> None:
     vector = max(int(tree["tree_param"].get("size_leaf_vector", 1)), 1)
     _lengths(tree, {"base_weights": n * vector})
     left, right = (np.asarray(tree[name], dtype=np.int64) for name in ("left_children", "right_children"))
+    parents = np.asarray(tree["parents"], dtype=np.int64)
     level, seen = np.zeros(1, dtype=np.int64), 0
     while len(level):  # a tree has no cycles: it is left after at most n nodes
         seen += len(level)
@@ -162,6 +167,8 @@ def _check_xgboost_tree(tree: Mapping[str, Any], features: int) -> None:
             raise Refused("load: a tree has nodes that do not exist.")
         inner = level[left[level] != -1]
         level = np.concatenate([left[inner], right[inner]])
+        if not np.array_equal(np.take(parents, level, mode="clip"), np.concatenate([inner, inner])):
+            raise Refused("load: a tree has nodes whose parents do not exist.")
     _within(np.asarray(tree["split_indices"], dtype=np.int64)[left != -1], features)
     by_category = np.flatnonzero((np.asarray(tree["split_type"], dtype=np.int64) != 0) & (left != -1))
     nodes, starts, sizes = (
