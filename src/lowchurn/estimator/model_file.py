@@ -182,8 +182,9 @@ def _check_dial(dial: DialEntry, parts: list[str]) -> None:
             raise Refused(f"load: an offer of the dial refers to model {place}, which is not there.")
     for offer in dial.offers:
         hex_number("the cost of an offer", offer.cost, finite=False)
-    if any(math.isnan(offer.candidate.churn) for offer in (*offers, plain)):
-        raise Refused("load: every offer of the dial must have its churn.")
+    for row in (offer.candidate for offer in (*offers, plain)):
+        if not 0 <= row.churn < math.inf or not (math.isnan(row.dial) or 0 <= row.dial <= 1):
+            raise Refused("load: every offer of the dial must have its churn, and its position in [0, 1].")
     if not (math.isfinite(dial.terms.rows) and dial.terms.rows > 0 and dial.bound > 0):
         raise Refused("load: the dial must have been measured on rows.")
     _check_counts("the dial", dial.rows)

@@ -375,8 +375,9 @@ class TorchLearner(Learner):
         model = NetworkClassifier(**{**parameters, "network": name_to_network(parameters["network"], trusted)})
         model.classes_ = labels_from_plain("the network", about.classes, about.dtype or about.classes_dtype)
         model.n_features_in_, model.epochs_ = about.features, about.epochs
-        module = _made_for(model, load(files["network.safetensors"]))
-        model.module_ = module.eval()
+        model.module_ = _made_for(model, load(files["network.safetensors"])).eval()
+        if model.predict_proba(np.zeros((1, about.features))).shape != (1, len(model.classes_)):
+            raise Refused("load: the network must give one number per class.")
         return model
 
 
