@@ -268,7 +268,9 @@ def test_the_commands_refuse_what_names_code(spy, tmp_path):
         evil = tampered(saved(source)[0], {"estimator.skops": skops.io.dumps(bait(name))})
         (tmp_path / f"{source}.skops").write_bytes(evil)
     with pytest.raises(ValueError, match="names code"):
-        retrain_files(tmp_path / "rows.csv", "y", tmp_path / "out.skops", base=tmp_path / "logistic.skops", max_churn=0.1)
+        retrain_files(
+            tmp_path / "rows.csv", "y", tmp_path / "out.skops", base=tmp_path / "logistic.skops", max_churn=0.1
+        )
     with pytest.raises(ValueError, match="names code"):
         dial_file(tmp_path / "dial.skops", 0.1, tmp_path / "out.skops")
     arguments = ["retrain", "--data", "rows.csv", "--target", "y", "--base", "logistic.skops", "--out", "out.skops"]
@@ -283,6 +285,22 @@ def test_the_commands_refuse_what_names_code(spy, tmp_path):
 def test_a_name_is_never_code_not_even_from_python():
     with pytest.raises(ValueError, match="Import it and give the function"):
         NetworkClassifier("os:abort", device="cpu").fit(X, Y)
+
+
+def test_a_network_that_could_not_be_read_again_is_not_written(tmp_path):
+    import torch
+
+    def local():
+        return torch.nn.Linear(3, 2)
+
+    for network, words in [
+        (local, "can be imported"),
+        (torch.nn.Sequential(torch.nn.Linear(3, 2)), "make the network again"),
+    ]:
+        model = LowChurnClassifier(NetworkClassifier(network, epochs=1, device="cpu")).fit(X, Y)
+        with pytest.raises(ValueError, match=words):
+            model.save(tmp_path / "m.skops")
+    assert list(tmp_path.iterdir()) == []
 
 
 class Refuses:
@@ -450,7 +468,9 @@ def test_parts_have_checksums(tmp_path):
     parts = unpacked(data)
     refused(packed(parts | {"model0/model.skops": b"other"}), tmp_path, "damaged, in its part 'model0/model.skops'")
     refused(packed(parts | {"more": b""}), tmp_path, "'more' is not one that was saved")
-    refused(packed({k: v for k, v in parts.items() if k != "estimator.skops"}), tmp_path, "'estimator.skops' is missing")
+    refused(
+        packed({k: v for k, v in parts.items() if k != "estimator.skops"}), tmp_path, "'estimator.skops' is missing"
+    )
 
 
 def test_files_of_format_1_are_still_read(tmp_path):
@@ -557,7 +577,17 @@ def test_what_is_wrong_is_said(path, value, words, tmp_path):
 def test_texts_that_are_no_description_are_refused(tmp_path):
     parts = unpacked(saved("logistic")[0])
     deep = b"[" * 100_000
-    for text in (b"", b"{", deep, b'{"format": ' + deep, b"\xff\xfe", b"null", b"\x00", b'{"format": 1e999}', b"9" * 5000):
+    for text in (
+        b"",
+        b"{",
+        deep,
+        b'{"format": ' + deep,
+        b"\xff\xfe",
+        b"null",
+        b"\x00",
+        b'{"format": 1e999}',
+        b"9" * 5000,
+    ):
         refused(packed(parts | {"lowchurn.json": text}), tmp_path)
     nested = functools.reduce(lambda inner, _: {"a": inner}, range(500), 1)
     refused(tampered(packed(parts), about=lambda about: {**about, "members": nested}), tmp_path, "nested too deeply")

@@ -70,7 +70,9 @@ def _check_lightgbm_tree(tree: Mapping[str, str], features: int) -> None:
         raise Refused("load: a tree must have leaves.")
     _lengths(tree, {"leaf_value": leaves})
     if inner:
-        _lengths(tree, dict.fromkeys(("split_feature", "threshold", "decision_type", "left_child", "right_child"), inner))
+        _lengths(
+            tree, dict.fromkeys(("split_feature", "threshold", "decision_type", "left_child", "right_child"), inner)
+        )
         for name in ("left_child", "right_child"):
             child = _whole(tree[name])
             after = (child > np.arange(inner)) & (child < inner)

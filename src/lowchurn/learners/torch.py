@@ -353,6 +353,8 @@ class TorchLearner(Learner):
 
         parameters = model.get_params(deep=False)
         parameters["network"] = network_name(model.network)
+        if not isinstance(model.network, str):
+            _check_made_again(model)
         if not isinstance(parameters["random_state"], int):
             parameters["random_state"] = None
         about = {
@@ -420,7 +422,33 @@ def network_name(network: Any) -> str:
     if isinstance(network, str):
         return network
     maker = type(network) if is_network(network) else network
-    return f"{maker.__module__}:{maker.__qualname__}"
+    module, name = getattr(maker, "__module__", None), getattr(maker, "__qualname__", "")
+    found: Any = sys.modules.get(str(module))
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not maker:
+        raise ValueError(
+            f"save: the network must come from a function or class that can be imported, got {maker!r}. "
+            "Define it at the top of a module."
+        )
+    return f"{module}:{name}"
+
+
+def _check_made_again(model: NetworkClassifier) -> None:
+    """Refuse to write weights of a network that its own class or function would not make again."""
+    import torch
+
+    maker = type(model.network) if is_network(model.network) else model.network
+    try:
+        with torch.random.fork_rng(devices=[]):
+            same = same_weights(maker(), model.module_)
+    except Exception:
+        same = False
+    if not same:
+        raise ValueError(
+            f"save: {network_name(model.network)} must make the network again when it is called without arguments, "
+            "and it does not. Give a function or class without arguments that does."
+        )
 
 
 def name_to_network(network: Any, trusted: Sequence[str]) -> Any:
