@@ -185,7 +185,7 @@ def labels_to_plain(classes: Any) -> dict[str, Any]:
     plain = classes.astype(np.int64).tolist() if classes.dtype.kind == "M" else classes.tolist()
     plain = [label.item() if isinstance(label, np.generic) else label for label in plain]
     for label in plain:
-        if not isinstance(label, Label) or isinstance(label, float) and math.isnan(label):
+        if not isinstance(label, Label) or (isinstance(label, float) and math.isnan(label)):
             raise _unwritable(f"a {type(label).__name__}")
     return {"classes": plain, "dtype": dtype}
 

@@ -74,7 +74,7 @@ class Description:
     dtype: str
     n_features_in: int
     feature_names_in: list[str] | None
-    parameters: dict[str, None | bool | int | float | str]
+    parameters: dict[str, bool | int | float | str | None]
     selection: Selection
     frontier: list[Candidate]
     certificate: Certificate | None

@@ -16,7 +16,7 @@ from sklearn.pipeline import Pipeline
 from lowchurn._model_files import Refused, hex_number, labels_to_plain, reading
 from lowchurn.checks import unknown_name
 from lowchurn.estimator.base import Base, Behind, inner_model, positions
-from lowchurn.estimator.candidates import BASE, Dialled, Terms, Trained, dialled, take_apart
+from lowchurn.estimator.candidates import BASE, Dialled, Trained, dialled, take_apart
 from lowchurn.estimator.choose import Desk, Offer, Served
 from lowchurn.estimator.frontier import Frontier
 from lowchurn.estimator.model_file import FORMAT, DialEntry, Entry, check_weights, classes_of, read_description

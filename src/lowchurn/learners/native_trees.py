@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from lowchurn._model_files import Refused
-
 
 _NUMBER = rb"-?(?:\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|inf|nan)"
 _LIGHTGBM_LINE = re.compile(rb"(?:\w+= *(?:" + _NUMBER + rb"(?: +" + _NUMBER + rb")*)? *)?")
@@ -187,8 +186,8 @@ def _check_xgboost_tree(tree: Mapping[str, Any], features: int) -> None:
 class _Ubjson:
     """Reads what XGBoost writes of UBJSON; numbers are big-endian."""
 
-    numbers = {"i": "b", "U": "B", "I": ">h", "l": ">i", "L": ">q", "d": ">f", "D": ">d"}
-    words = {"T": True, "F": False, "Z": None}
+    numbers: ClassVar[dict[str, str]] = {"i": "b", "U": "B", "I": ">h", "l": ">i", "L": ">q", "d": ">f", "D": ">d"}
+    words: ClassVar[dict[str, bool | None]] = {"T": True, "F": False, "Z": None}
 
     def __init__(self, data: bytes) -> None:
         self.data = data

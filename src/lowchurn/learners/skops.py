@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.neighbors import BallTree, KDTree
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.tree._tree import Tree
 
 from lowchurn._model_files import ALWAYS_ALLOWED, RATIO, Refused, read_zip, reading
@@ -48,10 +49,16 @@ UNFITTED_TYPES = (
 # Parameters that name folders, files or machines. joblib reads pickles from "memory"; the others are written to, read
 # or connected to in training. An estimator may set them on the one inside it by any attribute or dict of the name.
 PLACES = frozenset(
-    "memory train_dir snapshot_file input_borders output_borders json_log meta learn_error_log test_error_log "
-    "time_left_log profile_log forcedsplits_filename fs forced_splits_filename forced_splits_file forced_splits "
-    "forcedbins_filename machine_list_filename machine_list_file machine_list mlist machines workers nodes".split()
+    {
+        "memory",
+        *("train_dir", "snapshot_file", "input_borders", "output_borders", "json_log", "meta", "learn_error_log"),
+        *("test_error_log", "time_left_log", "profile_log"),
+        *("forcedsplits_filename", "fs", "forced_splits_filename", "forced_splits_file", "forced_splits"),
+        *("forcedbins_filename", "machine_list_filename", "machine_list_file", "machine_list", "mlist", "machines"),
+        *("workers", "nodes"),
+    }
 )
+LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost", "lowchurn")
 
 
 def dump_skops(model: Any) -> bytes:
@@ -157,13 +164,27 @@ def reachable(model: Any) -> Iterator[Any]:
 
 
 def _drop_places(found: Any) -> None:
-    """Folders, files and machines that a model names are those of another machine, or bait."""
-    if isinstance(found, dict):
-        for key in [key for key, value in found.items() if _is_place(key) and _holds_text(value)]:
-            del found[key]
-    for name in [name for name, value in getattr(found, "__dict__", {}).items() if _is_place(name)]:
-        if _holds_text(getattr(found, name, None)):
-            setattr(found, name, None)
+    """Folders, files and machines that an estimator names are those of another machine, or bait.
+
+    Types that the caller trusts, and what FunctionTransformer hands to its function, keep what they have.
+    """
+    if type(found).__module__.partition(".")[0] not in LIBRARIES:
+        return
+    attributes = getattr(found, "__dict__", {})
+    for name in [name for name, value in attributes.items() if _is_place(name) and _holds_text(value)]:
+        attributes[name] = None
+    own = ("kw_args", "inv_kw_args") if isinstance(found, FunctionTransformer) else ()
+    level = [value for name, value in attributes.items() if name not in own]
+    seen: dict[int, Any] = {}
+    while level:
+        value = level.pop()
+        if not isinstance(value, dict | list | tuple) or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, dict):
+            for key in [key for key, item in value.items() if _is_place(key) and _holds_text(item)]:
+                del value[key]
+        level.extend(value.values() if isinstance(value, dict) else value)
 
 
 def _is_place(name: Any) -> bool:
@@ -171,13 +192,15 @@ def _is_place(name: Any) -> bool:
 
 
 def _holds_text(value: Any) -> bool:
-    if isinstance(value, list | tuple | set | np.ndarray):
-        return any(isinstance(item, str | bytes) for item in np.ravel(np.asarray(list(value), dtype=object)))
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "US" or (value.dtype.kind == "O" and _holds_text(value.ravel().tolist()))
+    if isinstance(value, list | tuple | set):
+        return any(isinstance(item, str | bytes) for item in value)
     return isinstance(value, str | bytes)
 
 
 def _check_nodes(found: Any) -> None:
-    """Compiled code follows the nodes of a tree without asking whether they exist: children come after their parents."""
+    """Compiled code follows the nodes of a tree without asking whether they exist; children come after parents."""
     if isinstance(found, Tree):
         inner = found.children_left != -1
         _check_children(found.children_left, found.children_right, inner)

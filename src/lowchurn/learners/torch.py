@@ -171,7 +171,7 @@ def make_network(model: NetworkClassifier, features: int, classes: int) -> Any:
         return model.network
     if ":" in model.network:
         raise ValueError(
-            f"{WHO}: network must not name code, got {model.network!r}. Import it and give the function or class itself."
+            f"{WHO}: network must not name code, got {model.network!r}. Import it and give the function itself."
         )
     kind, _, size = model.network.partition("-")
     if kind not in KINDS or not size.isdigit():
@@ -371,7 +371,7 @@ class TorchLearner(Learner):
         from safetensors.torch import load
 
         about = read_record("the part 'network.json'", files["network.json"], NetworkRecord)
-        parameters = dict(about.parameters)
+        parameters: dict[str, Any] = dict(about.parameters)
         if parameters.get("input_shape") is not None:
             parameters["input_shape"] = tuple(parameters["input_shape"])
         model = NetworkClassifier(**{**parameters, "network": name_to_network(parameters["network"], trusted)})
@@ -387,7 +387,7 @@ class TorchLearner(Learner):
 class NetworkRecord:
     """What a model file says about a network, beside its weights."""
 
-    parameters: dict[str, None | bool | int | float | str | list[int]]
+    parameters: dict[str, bool | int | float | str | list[int] | None]
     classes: list[Label]
     features: int
     epochs: int
