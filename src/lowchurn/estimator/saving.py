@@ -184,8 +184,10 @@ def _read_dial(dial: DialEntry, files: dict[str, bytes], model: Any, trusted: Se
     if "dial/changes.npy" in files:
         with reading("the part 'dial/changes.npy'"):
             table = np.load(io.BytesIO(files["dial/changes.npy"]), allow_pickle=False)
-        if table.ndim != 2 or table.dtype.kind != "f" or len(table) != len(offers) or not np.isfinite(table).all():
+        if table.ndim != 2 or table.dtype.kind != "f" or len(table) != len(offers) or table.shape[1] == 0:
             raise Refused("load: the part 'dial/changes.npy' must have a row of numbers for each offer.")
+        if not ((table >= 0) & (table <= dial.bound)).all():
+            raise Refused(f"load: the part 'dial/changes.npy' must have values in [0, {dial.bound:g}].")
         changes = list(table)
     return Desk(
         offers=offers,
