@@ -305,6 +305,14 @@ def test_a_network_that_could_not_be_read_again_is_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("size", ["9" * 12, "9" * 18, "9" * 40])
+def test_a_network_too_large_for_memory_is_refused_before_it_is_made(size, tmp_path):
+    bait = skops.io.dumps(NetworkClassifier(f"fcn-{size}", device="cpu"))
+    found = outcome(tampered(saved("logistic")[0], {"estimator.skops": bait}), tmp_path)
+    with pytest.raises(ValueError, match="must fit into memory"):
+        found.estimator.fit(X, Y)
+
+
 class Refuses:
     def __reduce__(self):
         return (print, ("a pickle ran",))
@@ -460,6 +468,8 @@ def test_odd_archives_are_refused(tmp_path, monkeypatch):
     refused(bytes(encrypted), tmp_path, "encrypted")
     refused(packed({}), tmp_path)
     refused(b"", tmp_path, "neither")
+    refused(bytes(3 * 2**20), tmp_path, "neither")
+    refused(b"PK" + bytes(3 * 2**20), tmp_path, "not a zip file")
     refused(packed({"lowchurn.json": b"{}"}), tmp_path, "format")
     monkeypatch.setattr(_model_files, "MOST_ENTRIES", 2)
     refused(packed(parts), tmp_path, "entries")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lowchurn._files import write_file
-from lowchurn._model_files import Refused, read_record, read_zip, reading
+from lowchurn._model_files import CHUNK, Refused, read_record, read_zip, reading
 from lowchurn._reading import one_line
 from lowchurn.checks import unknown_name
 from lowchurn.learners import ALL
@@ -52,7 +52,7 @@ def write_archive(path: str | Path, about: dict[str, Any], files: dict[str, byte
 
 
 def read_file(path: str | Path) -> bytes:
-    """The content of a file.
+    """The content of a file; of a large one that is no archive only the start.
 
     Examples
     --------
@@ -65,7 +65,10 @@ def read_file(path: str | Path) -> bytes:
     try:
         if not Path(path).is_file():
             raise Refused(f"load: path must be a file that is there, got {str(path)!r}.")
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            start = file.read(CHUNK)
+            # A large file that is no archive is refused by its start.
+            return start if len(start) == CHUNK and not zipfile.is_zipfile(path) else start + file.read()
     except (OSError, MemoryError, ValueError) as error:
         if isinstance(error, Refused):
             raise

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -177,14 +179,35 @@ def make_network(model: NetworkClassifier, features: int, classes: int) -> Any:
     if kind not in KINDS or not size.isdigit():
         known = ", ".join(f"{kind!r}" for kind in ("fcn-100", "convnet-4", "transformer-1", "resnet-50"))
         raise ValueError(f"{WHO}: network must be a module or a name such as {known}, got {model.network!r}.")
+    make: Callable[[], Any]
     if kind == "fcn":
-        return networks.fcn(int(size), inputs=features, classes=classes)
-    if kind == "transformer":
-        return networks.transformer(int(size), length=features, classes=classes)
-    if model.input_shape is None or len(model.input_shape) != 3:
+        make = functools.partial(networks.fcn, int(size), inputs=features, classes=classes)
+    elif kind == "transformer":
+        make = functools.partial(networks.transformer, int(size), length=features, classes=classes)
+    elif model.input_shape is None or len(model.input_shape) != 3:
         raise ValueError(f"{WHO}: {model.network} takes images: give input_shape=(height, width, channels).")
-    make = networks.convnet if kind == "convnet" else networks.resnet
-    return make(int(size), shape=model.input_shape, classes=classes)
+    else:
+        kinds = {"convnet": networks.convnet, "resnet": networks.resnet}
+        make = functools.partial(kinds[kind], int(size), shape=model.input_shape, classes=classes)
+    _check_memory(model.network, make)
+    return make()
+
+
+def _check_memory(name: str, make: Callable[[], Any]) -> None:
+    """Refuse a network that does not fit into memory before the system ends the process."""
+    import torch
+
+    try:
+        with torch.device("meta"):  # shapes without memory
+            weights = sum(p.numel() for p in make().parameters())
+    except (RuntimeError, TypeError, OverflowError):  # more than torch can count
+        weights = sys.maxsize
+    needed = 16 * weights  # in single precision: the weights, their gradients and two moments
+    if hasattr(os, "sysconf") and needed > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+        raise ValueError(
+            f"{WHO}: network {name!r} must fit into memory: training takes {needed / 2**30:.3g} GiB, "
+            f"the machine has {memory / 2**30:.3g}. Choose a smaller one."
+        )
 
 
 def same_weights(one: Any, other: Any) -> bool:
