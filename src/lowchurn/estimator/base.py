@@ -19,6 +19,7 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 
+from lowchurn._reading import one_line
 from lowchurn.checks import as_floats, as_labels, check_weightlike, clip_rounding, to_numpy
 from lowchurn.estimator.labels import GONE, WHO, codes, positions
 from lowchurn.learners import ALL, NATIVE_ENDINGS, native_model
@@ -360,10 +361,14 @@ class OnnxModel:
             import onnxruntime
         except ImportError:
             raise extra_missing(WHO, "onnxruntime", "onnx") from None
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what is wrong with a file is told by the error, once
         try:
-            self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            raise ValueError(f"{WHO}: base must be a readable ONNX file, got {str(path)!r} ({error}).") from error
+            raise ValueError(
+                f"{WHO}: base must be a readable ONNX file, got {str(path)!r} ({one_line(error)})."
+            ) from error
         inputs = self._session.get_inputs()
         if len(inputs) > 1:
             self.feature_names_in_ = np.array([each.name for each in inputs], dtype=object)
