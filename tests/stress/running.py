@@ -52,7 +52,10 @@ def run(*arguments):
 
 
 def run_clean(folder, outputs, *arguments):
-    """Run inside a folder and check what holds for every run; return how it ended."""
+    """Run inside a folder and check what holds for every run; return how it ended.
+
+    ``outputs`` names the files and folders that the command may make there.
+    """
     folder = Path(folder)
     before = _names(folder)
     with contextlib.chdir(folder):
@@ -64,7 +67,8 @@ def run_clean(folder, outputs, *arguments):
     if ended.code == 2:
         assert ended.err.strip(), f"no reason given\n{told}"
         assert not added, f"left behind: {added}\n{told}"
-    assert added <= set(outputs), f"left behind: {added - set(outputs)}\n{told}"
+    extra = {name for name in added if Path(name).parts[0] not in outputs}
+    assert not extra, f"left behind: {extra}\n{told}"
     raw = [c for c in ended.out + ended.err if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0]
     assert not raw, f"control characters {raw!r} reached the terminal\n{told!r}"
     return ended

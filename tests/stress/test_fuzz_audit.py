@@ -75,7 +75,9 @@ def tables(old_kind, new_kind, label_kind, id_kind, old_codes, new_codes, label_
 
 def write(table, path):
     if path.suffix == ".csv":
-        plain = [c.cast(pa.string()) if pa.types.is_decimal(c.type) or pa.types.is_dictionary(c.type) else c for c in table]
+        plain = [
+            c.cast(pa.string()) if pa.types.is_decimal(c.type) or pa.types.is_dictionary(c.type) else c for c in table
+        ]
         pyarrow.csv.write_csv(pa.table(plain, names=table.column_names), path)
     else:
         pyarrow.parquet.write_table(table, path)
@@ -124,7 +126,19 @@ def made(case, folder):
 def arguments(case):
     label = [] if case["label"] is None else ["--label", "truth"]
     files = [f"{side}{case['ending']}" for side in ("old", "new")]
-    return ["audit", *files, "--id", "row", "--prediction", case["name"], *label, "--json", "a.json", "--html", "a.html"]
+    return [
+        "audit",
+        *files,
+        "--id",
+        "row",
+        "--prediction",
+        case["name"],
+        *label,
+        "--json",
+        "a.json",
+        "--html",
+        "a.html",
+    ]
 
 
 def judge_clean(case):
@@ -178,7 +192,19 @@ def test_500_mixed_tables_give_the_oracles_numbers_or_are_refused(case):
     judge_mixed(case)
 
 
-DAMAGES = ("cut", "flip", "empty", "folder", "garbage", "no id", "twice", "gap", "null decision", "null id", "other ids")
+DAMAGES = (
+    "cut",
+    "flip",
+    "empty",
+    "folder",
+    "garbage",
+    "no id",
+    "twice",
+    "gap",
+    "null decision",
+    "null id",
+    "other ids",
+)
 
 
 def damage(folder, case, kind, at):

@@ -149,7 +149,9 @@ def judge_first_training(case):
         table = pa.table(columns)
         if case["ending"] == ".csv":
             assume(not {"list", "struct", "bytes"} & set(case["features"]) and case["target"] != "list")
-            flat = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) or pa.types.is_null(c.type) else c for c in table]
+            flat = [
+                c.cast(pa.string()) if pa.types.is_dictionary(c.type) or pa.types.is_null(c.type) else c for c in table
+            ]
             pyarrow.csv.write_csv(pa.table(flat, names=table.column_names), data)
         else:
             pyarrow.parquet.write_table(table, data)
