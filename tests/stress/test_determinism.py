@@ -14,7 +14,8 @@ LEARNERS = {
     "logistic": "make_pipeline(StandardScaler(), LogisticRegression())",
     "forest": "RandomForestClassifier(10, n_jobs=JOBS)",
     "trees": "HistGradientBoostingClassifier(max_iter=10, early_stopping=False)",
-    "lightgbm": "lightgbm.LGBMClassifier(n_estimators=10, n_jobs=JOBS, deterministic=True, force_row_wise=True, verbose=-1)",
+    "lightgbm": "lightgbm.LGBMClassifier(n_estimators=10, n_jobs=JOBS, deterministic=True, force_row_wise=True,"
+    " verbose=-1)",
     "xgboost": "xgboost.XGBClassifier(n_estimators=10, n_jobs=JOBS)",
     "catboost": "catboost.CatBoostClassifier(iterations=10, thread_count=JOBS, verbose=False)",
     "network": "make_pipeline(StandardScaler(), NetworkClassifier('fcn-16', max_epochs=5))",
