@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tests.stress.running import run_clean
 
-SMALL = ("--network", "fcn-4", "--initial", "40", "--validation", "20", "--batch", "30", "--epochs", "2", "--trials", "1",
-         "--device", "cpu", "--strategy", "cold", "--strategy", "warm")  # fmt: skip
+SMALL = ("--network", "fcn-4", "--initial", "40", "--validation", "20", "--batch", "30", "--epochs", "2", "--trials",
+         "1", "--device", "cpu", "--strategy", "cold", "--strategy", "warm")  # fmt: skip
 
 
 def few(examples):
@@ -121,8 +121,8 @@ def prepared():
     return folder / "wine.npz"
 
 
-DATA_DAMAGES = ("flip", "cut", "rows beyond", "rows below", "labels beyond", "labels below", "label gaps", "short", "empty",
-                "objects", "infinite", "words", "one class", "twice", "flat", "none")  # fmt: skip
+DATA_DAMAGES = ("flip", "cut", "rows beyond", "rows below", "labels beyond", "labels below", "label gaps", "short",
+                "empty", "objects", "infinite", "words", "one class", "twice", "flat", "none")  # fmt: skip
 
 
 def spoil_data(path, kind, at):
@@ -192,8 +192,8 @@ def test_500_damaged_data_files_are_refused(kind, at):
     judge_data(kind, at)
 
 
-OPTIONS = ("--network", "--strategy", "--start", "--trials", "--initial", "--validation", "--batch", "--patience", "--loss",
-           "--epochs", "--seed", "--device", "--dtype", "--jobs", "--block", "--data")  # fmt: skip
+OPTIONS = ("--network", "--strategy", "--start", "--trials", "--initial", "--validation", "--batch", "--patience",
+           "--loss", "--epochs", "--seed", "--device", "--dtype", "--jobs", "--block", "--data")  # fmt: skip
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 VALUES = st.one_of(
     TEXTS,
