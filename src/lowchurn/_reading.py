@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 # Far more than any of our files needs; deeper nesting exhausts the stack of the parser.
 DEEPEST = 64
+# A message that quotes a file is cut off after this many characters.
+LONGEST = 300
 
 
 def read_json(who: str, name: str, data: bytes | str, kind: type[T]) -> T:
@@ -42,15 +44,12 @@ def read_json(who: str, name: str, data: bytes | str, kind: type[T]) -> T:
     ...
     ValueError: audit: the frontier 'tried.json' has the wrong structure: Expected `float`, got `str` - at `$[...]`.
     """
-    raw = data.encode() if isinstance(data, str) else data
     try:
-        if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")):
-            raw = raw.decode("utf-8-sig" if raw.startswith(b"\xef") else "utf-16").encode()
-        found = json.loads(raw)
+        found = json.loads(data)  # of bytes it finds the encoding itself
     except RecursionError:
         raise ValueError(f"{who}: {name} is nested too deeply.") from None
     except ValueError as error:
-        raise ValueError(f"{who}: {name} is not valid JSON ({_one_line(error)}).") from None
+        raise ValueError(f"{who}: {name} is not valid JSON ({one_line(error)}).") from None
     return check_structure(who, name, found, kind)
 
 
@@ -73,7 +72,7 @@ def read_toml(who: str, path: str | os.PathLike[str], kind: type[T]) -> T:
     except RecursionError:
         raise ValueError(f"{who}: {shown} is nested too deeply.") from None
     except ValueError as error:
-        raise ValueError(f"{who}: {shown} is not valid TOML ({_one_line(error)}).") from None
+        raise ValueError(f"{who}: {shown} is not valid TOML ({one_line(error)}).") from None
     return check_structure(who, shown, found, kind)
 
 
@@ -95,7 +94,7 @@ def check_structure(who: str, name: str, found: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{who}: {name} has the wrong structure: {_one_line(error)}.") from None
+        raise ValueError(f"{who}: {name} has the wrong structure: {one_line(error)}.") from None
 
 
 def _depth(value: Any) -> int:
@@ -112,5 +111,15 @@ def _depth(value: Any) -> int:
     return deepest
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+def one_line(error: object) -> str:
+    """The message of an error as one short line without control characters, which may come from the file.
+
+    Examples
+    --------
+    >>> from lowchurn._reading import one_line
+    >>> one_line(ValueError("line 1\\n  line \\x1b[31m2."))
+    'line 1 line \\\\x1b[31m2'
+    """
+    text = " ".join(str(error).split()).rstrip(".")
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= LONGEST else text[:LONGEST] + " ..."

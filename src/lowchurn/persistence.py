@@ -1,55 +1,29 @@
-"""One file that holds models: a zip archive of native model files and plain JSON, written in one step.
+"""One file that contains models: a zip archive of native model files and plain JSON, written in one step.
 
-Nothing in it is a pickle. A file is written beside its place and moved there when it is complete, so a process that is
-killed leaves either the old file or the new one, never a half.
+Nothing in it is a pickle. Its description lists the SHA-256 of every part, which is checked before a part is parsed:
+the libraries that read native models are written for whole files, not for damaged ones.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lowchurn._files import write_file
+from lowchurn._model_files import CHUNK, Refused, read_record, read_zip, reading
+from lowchurn._reading import one_line
 from lowchurn.checks import unknown_name
 from lowchurn.learners import ALL
-from lowchurn.learners.rows import load_skops
+from lowchurn.learners.skops import load_skops
 
 ABOUT = "lowchurn.json"
-
-
-def write_whole(path: str | Path, data: bytes) -> None:
-    """Write a file so that it is there completely or not at all.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from lowchurn.persistence import write_whole
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_whole(f"{folder}/a.txt", b"all of it")
-    ...     pathlib.Path(folder, "a.txt").read_bytes()
-    b'all of it'
-    """
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"save: the folder of {str(path)!r} must exist. Make it first.")
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(draft, 0o666 & ~mask)  # as any other new file; mkstemp makes private ones
-        os.replace(draft, path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+HASHES = "sha256"
+write_whole = write_file  # the name by which other rooms still know it
 
 
 def write_archive(path: str | Path, about: dict[str, Any], files: dict[str, bytes]) -> None:
@@ -64,12 +38,53 @@ def write_archive(path: str | Path, about: dict[str, Any], files: dict[str, byte
     ...     read_archive(f"{folder}/m.skops")
     ({'kind': 'demo'}, {'a': b'1'})
     """
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    try:
+        text = json.dumps({**about, HASHES: hashes}, indent=1)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"save: the model has settings that cannot be written as JSON ({one_line(error)}).") from error
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(ABOUT, json.dumps(about, indent=1))
+        archive.writestr(ABOUT, text)
         for name, data in files.items():
             archive.writestr(name, data)
-    write_whole(path, buffer.getvalue())
+    write_file(path, buffer.getvalue())
+
+
+def read_file(path: str | Path) -> bytes:
+    """The content of a file; of a large one that is no archive only the start.
+
+    Examples
+    --------
+    >>> from lowchurn.persistence import read_file
+    >>> read_file("nowhere.skops")
+    Traceback (most recent call last):
+    ...
+    lowchurn._model_files.Refused: load: path must be a file that is there, got 'nowhere.skops'.
+    """
+    try:
+        if not Path(path).is_file():
+            raise Refused(f"load: path must be a file that is there, got {str(path)!r}.")
+        with open(path, "rb") as file:
+            start = file.read(CHUNK)
+            # A large file that is no archive is refused by its start.
+            return start if len(start) == CHUNK and not zipfile.is_zipfile(path) else start + file.read()
+    except (OSError, MemoryError, ValueError) as error:
+        if isinstance(error, Refused):
+            raise
+        raise Refused(f"load: {str(path)!r} cannot be read ({one_line(error) or type(error).__name__}).") from None
+
+
+def is_archive(data: bytes) -> bool:
+    """Whether this is a zip file, whole or damaged: only then can skops or lowchurn have written it.
+
+    Examples
+    --------
+    >>> from lowchurn.persistence import is_archive
+    >>> is_archive(b"PK\\x03\\x04..."), is_archive(b"\\x80\\x04\\x95 a pickle")
+    (True, False)
+    """
+    return data.startswith(b"PK") or zipfile.is_zipfile(io.BytesIO(data))
 
 
 def read_archive(path: str | Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:
@@ -81,24 +96,57 @@ def read_archive(path: str | Path) -> tuple[dict[str, Any], dict[str, bytes]] | 
     >>> read_archive("nowhere.skops")
     Traceback (most recent call last):
     ...
-    ValueError: load: path must be a file that is there, got 'nowhere.skops'.
+    lowchurn._model_files.Refused: load: path must be a file that is there, got 'nowhere.skops'.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"load: path must be a file that is there, got {str(path)!r}.")
-    if not zipfile.is_zipfile(path):
-        raise ValueError(
-            f"load: {str(path)!r} is neither a saved lowchurn model nor a skops file. Pickles can run any code when "
-            f"read and are refused; where you trust this one, load with trusted=[{path.name!r}]."
+    return parse_archive(read_file(path), repr(str(path)), Path(path).name)
+
+
+def parse_archive(data: bytes, what: str, name: str) -> tuple[dict[str, Any], dict[str, bytes]] | None:
+    """What :func:`read_archive` reads, from the content of a file.
+
+    Examples
+    --------
+    >>> from lowchurn.persistence import parse_archive
+    >>> parse_archive(b"PK", "'m.skops'", "m.skops")
+    Traceback (most recent call last):
+    ...
+    lowchurn._model_files.Refused: load: 'm.skops' is damaged or of another kind (BadZipFile: File is not a zip file).
+    """
+    if not is_archive(data):
+        raise Refused(
+            f"load: {what} is neither a saved lowchurn model nor a skops file. Pickles can run any code when "
+            f"read and are refused; where you trust this one, load with trusted=[{name!r}]."
         )
-    with zipfile.ZipFile(path) as archive:
-        broken = archive.testzip()
-        if broken is not None:
-            raise ValueError(f"load: {str(path)!r} is damaged, in its part {broken!r}.")
-        names = archive.namelist()
-        if ABOUT not in names:
-            return None
-        return json.loads(archive.read(ABOUT)), {name: archive.read(name) for name in names if name != ABOUT}
+    files = read_zip(what, data)
+    if ABOUT not in files:
+        return None
+    about = read_record(f"the part {ABOUT!r} of {what}", files.pop(ABOUT), dict[str, Any])
+    hashes = about.pop(HASHES, None)
+    if hashes is not None:  # files of format 1 have none
+        check_hashes(what, hashes, files)
+    return about, files
+
+
+def check_hashes(what: str, hashes: Any, files: dict[str, bytes]) -> None:
+    """Refuse an archive whose parts are not the ones that its description lists.
+
+    Examples
+    --------
+    >>> from lowchurn.persistence import check_hashes
+    >>> check_hashes("'m.skops'", {"a": "0" * 64}, {"a": b"1"})
+    Traceback (most recent call last):
+    ...
+    lowchurn._model_files.Refused: load: 'm.skops' is damaged, in its part 'a'.
+    """
+    if not isinstance(hashes, dict):
+        raise Refused(f"load: {what} has the wrong structure: {HASHES} must be an object.")
+    for name in sorted(hashes.keys() - files.keys()):
+        raise Refused(f"load: {what} is damaged: its part {name!r} is missing.")
+    for name in sorted(files.keys() - hashes.keys()):
+        raise Refused(f"load: {what} is damaged: its part {name!r} is not one that was saved.")
+    for name, data in files.items():
+        if hashlib.sha256(data).hexdigest() != hashes[name]:
+            raise Refused(f"load: {what} is damaged, in its part {name!r}.")
 
 
 def model_to_files(model: Any) -> tuple[str, dict[str, bytes]]:
@@ -121,8 +169,10 @@ def model_to_files(model: Any) -> tuple[str, dict[str, bytes]]:
     )
 
 
-def model_from_files(learner: str, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
-    """What :func:`model_to_files` wrote.
+def model_from_files(
+    learner: str, files: dict[str, bytes], trusted: Sequence[str] = (), what: str = "the model"
+) -> Any:
+    """What :func:`model_to_files` wrote; ``what`` is the model in the words of an error message.
 
     Examples
     --------
@@ -131,11 +181,16 @@ def model_from_files(learner: str, files: dict[str, bytes], trusted: Sequence[st
     Traceback (most recent call last):
     ...
     ValueError: load: unknown learner 'row'. Did you mean 'rows'? Known: catboost, lightgbm, rows, torch, xgboost.
+    >>> model_from_files("rows", {})
+    Traceback (most recent call last):
+    ...
+    lowchurn._model_files.Refused: load: the model is damaged or of another kind (KeyError: 'model.skops').
     """
     known = {cls.name: cls for cls in ALL}
     if learner not in known:
         raise unknown_name("load", "learner", learner, known)
-    return known[learner].load(files, trusted)
+    with reading(what):
+        return known[learner].load(files, trusted)
 
 
 def load_other(path: str | Path, trusted: Sequence[str] = ()) -> Any:
@@ -152,8 +207,10 @@ def load_other(path: str | Path, trusted: Sequence[str] = ()) -> Any:
     [1, 2]
     """
     path = Path(path)
-    if path.name in trusted and not zipfile.is_zipfile(path):
+    data = read_file(path)
+    if path.name in trusted and not is_archive(data):
         import joblib
 
-        return joblib.load(path)
-    return load_skops(path.read_bytes(), trusted)
+        with reading(f"the pickle {str(path)!r}"):
+            return joblib.load(path)
+    return load_skops(data, trusted)

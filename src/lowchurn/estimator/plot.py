@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lowchurn import charts
+from lowchurn._files import write_file
 from lowchurn.checks import check_choice, check_number
 from lowchurn.estimator.frontier import Candidate
 from lowchurn.metrics import dial_curves
-from lowchurn.persistence import write_whole
 from lowchurn.strategies import ALL
 
 WHO = "Frontier.plot"
@@ -40,7 +40,7 @@ def plot_frontier(
         )
     chart = _chart(rows, max_churn, hard=churn == "hard")
     if path is not None:
-        write_whole(path, charts.rendered(chart, Path(path).suffix))
+        write_file(path, charts.rendered(chart, Path(path).suffix))
     return chart
 
 

@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
-import math
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
-from lowchurn.estimator.base import Base, Behind, inner_model
-from lowchurn.estimator.candidates import BASE, Dialled, Terms, Trained, dialled, take_apart
+from lowchurn._model_files import Refused, hex_number, labels_to_plain, reading
+from lowchurn.checks import unknown_name
+from lowchurn.estimator.base import Base, Behind, inner_model, positions
+from lowchurn.estimator.candidates import BASE, Dialled, Trained, dialled, take_apart
 from lowchurn.estimator.choose import Desk, Offer, Served
-from lowchurn.estimator.frontier import Candidate, Frontier, Selection
+from lowchurn.estimator.frontier import Frontier
+from lowchurn.estimator.model_file import FORMAT, DialEntry, Entry, check_weights, classes_of, read_description
+from lowchurn.estimator.own_kind import unfitted
 from lowchurn.learners import ALL, learner_for
-from lowchurn.learners.rows import RowsLearner, load_skops
+from lowchurn.learners.rows import RowsLearner
+from lowchurn.learners.skops import load_skops
 from lowchurn.learners.torch import NetworkClassifier, network_name
 from lowchurn.persistence import (
+    is_archive,
     load_other,
     model_from_files,
     model_to_files,
-    read_archive,
+    parse_archive,
+    read_file,
     write_archive,
 )
-from lowchurn.selection import Certificate
 
-FORMAT = 1
-# Unfitted, these are parameters and nothing else.
-ESTIMATORS = (
-    "lightgbm.sklearn.LGBMClassifier",
-    "xgboost.sklearn.XGBClassifier",
-    "catboost.core.CatBoostClassifier",
-    "lowchurn.learners.torch.NetworkClassifier",
-)
 KEPT = ("max_churn", "churn", "select", "search", "confidence", "validation_fraction", "n_jobs", "verbose")
+SETTINGS = (*KEPT, "random_state", "proper_score", "strategies")
 
 
 def save(model: Any, path: str | Path, dial: bool | None = False) -> None:
@@ -53,7 +51,7 @@ def save(model: Any, path: str | Path, dial: bool | None = False) -> None:
     files: dict[str, bytes] = {}
     members = _members(files, "", served)
     files["estimator.skops"] = RowsLearner.save(_unfitted(model._estimator))["model.skops"]
-    parameters = {name: getattr(model, name) for name in KEPT}
+    parameters = _plain({name: getattr(model, name) for name in KEPT})
     if isinstance(model.random_state, int):
         parameters["random_state"] = model.random_state
     if isinstance(model.proper_score, str):
@@ -63,7 +61,7 @@ def save(model: Any, path: str | Path, dial: bool | None = False) -> None:
     about = {
         "format": FORMAT,
         "members": members,
-        **_classes_as_text(model.classes_),
+        **labels_to_plain(model.classes_),
         "n_features_in": int(model.n_features_in_),
         "feature_names_in": list(map(str, getattr(model, "feature_names_in_", []))) or None,
         "parameters": parameters,
@@ -73,10 +71,6 @@ def save(model: Any, path: str | Path, dial: bool | None = False) -> None:
         "dial": _dial(model, files) if dial else None,
     }
     write_archive(path, about, files)
-
-
-def _classes_as_text(classes: np.ndarray) -> dict[str, Any]:
-    return {"classes": classes.tolist(), "dtype": "O" if classes.dtype.kind == "O" else classes.dtype.str}
 
 
 def _members(files: dict[str, bytes], folder: str, served: Served) -> list[dict[str, Any]]:
@@ -97,7 +91,7 @@ def _base_entry(files: dict[str, bytes], folder: str, base: Base) -> dict[str, A
     features = getattr(base.served, "feature_names_in_", None)
     return {
         "mixture": _members(files, folder, mixture),
-        **_classes_as_text(mixture.classes),
+        **labels_to_plain(mixture.classes),
         "features": None if features is None else list(map(str, features)),
     }
 
@@ -164,69 +158,98 @@ def dial_refused(desk: Desk) -> str:
     return ""
 
 
-def _read_dial(about: dict[str, Any], files: dict[str, bytes], model: Any, trusted: Sequence[str]) -> Desk:
+def _read_dial(dial: DialEntry, files: dict[str, bytes], model: Any, trusted: Sequence[str]) -> Desk:
     classes = model.classes_
-    base = _read_base(about["base"], files, classes, trusted)
+    base = _read_base(dial.base, files, classes, trusted)
     learner = learner_for(take_apart(model._estimator)[1], classes)
     models: dict[int, Trained | Dialled] = {}
-    for k, entry in about["models"]:
-        if "mean" not in entry:
-            part = _member(entry, files, trusted)
-            models[k] = Trained(part.preprocessing, part.model, classes)
-    for k, entry in about["models"]:
-        if "mean" in entry:
-            mean, start = models[entry["mean"]].made().model, inner_model(base.model)
-            models[k] = dialled(learner, start, mean, entry["mean"], float.fromhex(entry["toward_base"]), None)
+    for k, entry in dial.models:
+        if entry.mean is None:
+            models[k] = _read_trained(f"model {k} of the dial", entry, files, classes, model.n_features_in_, trusted)
+    for k, entry in dial.models:
+        if entry.mean is not None:
+            mean, start = models[entry.mean].made().model, inner_model(base.model)
+            if reason := learner.cannot_average(start[1]) or learner.cannot_average(mean):
+                raise Refused(f"load: the ends of the dial do not belong together: {reason}")
+            toward_base = hex_number(f"the position of model {k}", entry.toward_base or "")
+            models[k] = dialled(learner, start, mean, entry.mean, toward_base, None)
     *offers, plain = (
         Offer(
-            {k: float.fromhex(w) for k, w in offer["weights"]},
-            Candidate(**_tuples(offer["candidate"])),
-            float.fromhex(offer["cost"]),
+            {k: hex_number("a weight of the dial", w) for k, w in offer.weights},
+            offer.candidate,
+            hex_number("the cost of an offer", offer.cost, finite=False),
         )
-        for offer in about["offers"]
+        for offer in dial.offers
     )
     changes = None
     if "dial/changes.npy" in files:
-        changes = list(np.load(io.BytesIO(files["dial/changes.npy"]), allow_pickle=False))
+        with reading("the part 'dial/changes.npy'"):
+            table = np.load(io.BytesIO(files["dial/changes.npy"]), allow_pickle=False)
+        if table.ndim != 2 or table.dtype.kind != "f" or len(table) != len(offers) or table.shape[1] == 0:
+            raise Refused("load: the part 'dial/changes.npy' must have a row of numbers for each offer.")
+        if not ((table >= 0) & (table <= dial.bound)).all():
+            raise Refused(f"load: the part 'dial/changes.npy' must have values in [0, {dial.bound:g}].")
+        changes = list(table)
     return Desk(
         offers=offers,
         plain=plain,
-        terms=Terms(**about["terms"]),
-        bound=about["bound"],
+        terms=dial.terms,
+        bound=dial.bound,
         changes=changes,
         models=models,
-        names={int(k): name for k, name in about["names"].items()},
+        names={int(k): name for k, name in dial.names.items()},
         base=base,
         classes=classes,
-        trainings=about["trainings"],
-        rows=about["rows"],
+        trainings=dial.trainings,
+        rows=dial.rows,
     )
 
 
-def _read_base(entry: dict[str, Any], files: dict[str, bytes], classes: np.ndarray, trusted: Sequence[str]) -> Base:
-    if "mixture" in entry:
-        own = np.asarray(entry["classes"], dtype=entry["dtype"])
-        return Base(Mixture(_read_members(entry["mixture"], files, own, trusted), entry["features"]), classes)
-    part = _member(entry, files, trusted)
-    whole = part.preprocessing is None and entry["learner"] == "rows"
+def _read_base(entry: Entry, files: dict[str, bytes], classes: np.ndarray, trusted: Sequence[str]) -> Base:
+    if entry.mixture is not None:
+        own = classes_of("the base", entry)
+        return Base(Mixture(_read_members(entry.mixture, files, own, None, trusted), entry.features), classes)
+    part = _read_part("the base", entry, files, trusted)
+    if not any(callable(getattr(part.model, name, None)) for name in ("predict_proba", "predict")):
+        raise Refused(f"load: the base must be a fitted classifier, got a {type(part.model).__name__}.")
+    whole = part.preprocessing is None and entry.learner == "rows"
     return Base(part.model if whole else part, classes)
 
 
 def _read_members(
-    entries: Sequence[dict[str, Any]], files: dict[str, bytes], classes: np.ndarray, trusted: Sequence[str]
+    entries: Sequence[Entry], files: dict[str, bytes], classes: np.ndarray, features: int | None, trusted: Sequence[str]
 ) -> Served:
     """What :func:`_members` wrote. Members keep their order, so that sums are the same to the last bit."""
-    weights: dict[int, float] = {}
+    read = check_weights("members", {k: entry.weight for k, entry in enumerate(entries)})
+    weights = {BASE if entry.base else k: read[k] for k, entry in enumerate(entries)}
     models: dict[int, Trained | Dialled] = {}
     base = None
     for k, entry in enumerate(entries):
-        weights[BASE if entry["base"] else k] = float.fromhex(entry["weight"])
-        if entry["base"]:
+        if entry.base:
             base = _read_base(entry, files, classes, trusted)
         else:
-            part = _member(entry, files, trusted)
-            models[k] = Trained(part.preprocessing, part.model, classes)
+            models[k] = _read_trained(f"member {k}", entry, files, classes, features, trusted)
     return Served(weights, base, models, classes)
+
+
+def _read_trained(
+    what: str, entry: Entry, files: dict[str, bytes], classes: np.ndarray, features: int | None, trusted: Sequence[str]
+) -> Trained:
+    """A model that is served, which must fit the classes and the features of the file."""
+    part = _read_part(what, entry, files, trusted)
+    own = getattr(part.model, "classes_", None)
+    if not callable(getattr(part.model, "predict_proba", None)) or not isinstance(own, np.ndarray) or own.ndim != 1:
+        raise Refused(f"load: {what} must be a fitted classifier, got a {type(part.model).__name__}.")
+    if len(own) == 0 or (positions(own, classes) < 0).any() or len(set(own.tolist())) < len(own):
+        raise Refused(f"load: {what} has other classes than the file, {own.tolist()[:5]}.")
+    if part.preprocessing is not None and not callable(getattr(part.preprocessing, "transform", None)):
+        raise Refused(f"load: the preprocessing of {what} must transform rows, a {type(part.preprocessing).__name__}.")
+    takes = None
+    with contextlib.suppress(Exception):  # not every model knows its features
+        takes = (part.model if part.preprocessing is None else part.preprocessing).n_features_in_
+    if isinstance(takes, int) and features is not None and takes != features:
+        raise Refused(f"load: {what} takes {takes} features, the file has {features}.")
+    return Trained(part.preprocessing, part.model, classes)
 
 
 class Mixture:
@@ -251,10 +274,10 @@ class Mixture:
 
 def _unfitted(estimator: Any) -> Any:
     """A clone of an estimator without code in it: a network is named, not written."""
-    estimator = clone(estimator)
-    final = estimator[-1] if isinstance(estimator, Pipeline) else estimator
-    if isinstance(final, NetworkClassifier):
-        final.set_params(network=network_name(final.network))
+    estimator = unfitted(estimator)
+    for found in [estimator, *estimator.get_params(deep=True).values()]:
+        if isinstance(found, NetworkClassifier):
+            found.set_params(network=network_name(found.network))
     return estimator
 
 
@@ -282,14 +305,20 @@ def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:
     path : path
         The file.
     trusted : list of str
-        Names of types beyond scikit-learn, numpy and scipy that the file may hold; the name of a pickle file, to read
-        it although pickles can run any code.
+        Names of types beyond scikit-learn, numpy and scipy that the file may contain; networks of one's own by where
+        they are imported from ("package.module:function"); the name of a pickle file, to read it although pickles can
+        run any code. Nothing else in a file runs code.
 
     Returns
     -------
     LowChurnClassifier or estimator
         It predicts bit for bit what the saved one did. The base of a LowChurnClassifier is not in the file unless
         it is a part of what is served.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, of another kind, or contains what is not trusted.
 
     Examples
     --------
@@ -304,39 +333,58 @@ def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:
     >>> bool((again.predict_proba(X) == model.predict_proba(X)).all())
     True
     """
-    named = Path(path).name in trusted  # a pickle that the caller trusts
-    found = None if named and not zipfile.is_zipfile(path) else read_archive(path)
+    trusted = [trusted] if isinstance(trusted, str) else list(trusted)
+    shown = repr(str(path))
+    try:
+        return _load(Path(path), shown, trusted)
+    except ValueError as error:
+        text = str(error).removeprefix("load: ")
+        raise ValueError(f"load: {text}" if shown in text else f"load: {shown}: {text}") from error.__cause__
+
+
+def _load(path: Path, shown: str, trusted: Sequence[str]) -> Any:
+    data = read_file(path)
+    pickled = path.name in trusted and not is_archive(data)
+    found = None if pickled else parse_archive(data, shown, path.name)
     if found is None:
         return load_other(path, trusted)
     about, files = found
-    if about["format"] > FORMAT:
-        raise ValueError(f"load: the file has format {about['format']}, known are up to {FORMAT}. Upgrade lowchurn.")
+    read = read_description(about, files)
     from lowchurn.estimator.classifier import LowChurnClassifier
 
-    estimator = load_skops(files["estimator.skops"], [*trusted, *ESTIMATORS])
-    model = LowChurnClassifier(estimator, **about["parameters"])
+    if "estimator.skops" not in files:
+        raise Refused("load: the part 'estimator.skops' is missing.")
+    estimator = load_skops(files["estimator.skops"], trusted, nested=True, unfitted=True)
+    if not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
+        raise Refused(f"load: the part 'estimator.skops' must be an estimator, got a {type(estimator).__name__}.")
+    model = LowChurnClassifier(estimator)
+    for name, value in read.parameters.items():
+        if name not in SETTINGS:
+            raise Refused(str(unknown_name("load", "parameter", name, SETTINGS)))
+        setattr(model, name, value)
+    with reading("the list of parameters"):
+        model._check_parameters()
     model._estimator = estimator
-    model.classes_ = np.asarray(about["classes"], dtype=about["dtype"])
-    model.n_features_in_ = about["n_features_in"]
-    if about["feature_names_in"] is not None:
-        model.feature_names_in_ = np.asarray(about["feature_names_in"], dtype=object)
-    model._served = _read_members(about["members"], files, model.classes_, trusted)
-    model.selection_ = Selection(**about["selection"])
-    model.frontier_ = Frontier(Candidate(**_tuples(row)) for row in about["frontier"])
-    certificate = about["certificate"]
-    if certificate is not None:
-        certificate["tested"] = tuple((name, p) for name, p in certificate["tested"])
-    model.certificate_ = None if certificate is None else Certificate(**certificate)
-    model._desk = None if about.get("dial") is None else _read_dial(about["dial"], files, model, trusted)
+    model.classes_ = classes_of("the file", read)
+    model.n_features_in_ = read.n_features_in
+    if read.feature_names_in is not None:
+        model.feature_names_in_ = np.asarray(read.feature_names_in, dtype=object)
+    model._served = _read_members(read.members, files, model.classes_, model.n_features_in_, trusted)
+    model.selection_ = read.selection
+    model.frontier_ = Frontier(read.frontier)
+    model.certificate_ = read.certificate
+    with reading("the dial"):
+        model._desk = None if read.dial is None else _read_dial(read.dial, files, model, trusted)
     model._expose()
     return model
 
 
-def _member(entry: dict[str, Any], files: dict[str, bytes], trusted: Sequence[str]) -> Behind:
-    folder, preprocessing = entry["folder"], None
-    if "preprocessing" in entry:
-        preprocessing = _take(files, f"{folder}preprocessing/", entry["preprocessing"], trusted)
-    return Behind(preprocessing, _take(files, folder, entry["learner"], trusted), entry["features"])
+def _read_part(what: str, entry: Entry, files: dict[str, bytes], trusted: Sequence[str]) -> Behind:
+    folder, preprocessing = entry.folder, None
+    if entry.preprocessing is not None:
+        inside = f"{folder}preprocessing/"
+        preprocessing = _take(f"the preprocessing of {what}", files, inside, entry.preprocessing, trusted)
+    return Behind(preprocessing, _take(what, files, folder, entry.learner, trusted), entry.features)
 
 
 def _add(files: dict[str, bytes], folder: str, model: Any) -> str:
@@ -345,16 +393,11 @@ def _add(files: dict[str, bytes], folder: str, model: Any) -> str:
     return learner
 
 
-def _take(files: dict[str, bytes], folder: str, learner: str, trusted: Sequence[str]) -> Any:
+def _take(what: str, files: dict[str, bytes], folder: str, learner: str, trusted: Sequence[str]) -> Any:
     inside = {name.removeprefix(folder): data for name, data in files.items() if name.startswith(folder)}
-    return model_from_files(learner, inside, trusted)
+    return model_from_files(learner, inside, trusted, what)
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:
     """Numbers of numpy as numbers of Python."""
     return {k: v.item() if isinstance(v, np.generic) else v for k, v in record.items()}
-
-
-def _tuples(row: dict[str, Any]) -> dict[str, Any]:
-    pairs = {k: tuple(math.nan if x is None else x for x in v) for k, v in row.items() if isinstance(v, list)}
-    return {**row, **pairs}

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn._model_files import Refused
+from lowchurn._reading import one_line
+
 NUMBERS = re.compile(r" *(-?([0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|inf|nan)( +|$))*")
 CONTROLS = re.compile(rb"[\x00-\x09\x0b-\x1f]")
 KEY = re.compile(r"[A-Za-z_]+=")
@@ -28,12 +31,14 @@ class Damaged(ValueError):
 
 @contextlib.contextmanager
 def reading(who: str, name: str) -> Iterator[None]:
-    """Errors of a library about a file, as one clear ValueError."""
+    """Errors of a library about a file, as one clear line."""
     try:
         yield
+    except (ImportError, Refused):
+        raise
     except Exception as error:
-        words = " ".join(str(error).split("Stack trace")[0].split()) or type(error).__name__
-        raise ValueError(f"{who}: {name} cannot be read as a model ({words[:200].rstrip('.')}).") from None
+        words = one_line(str(error).split("Stack trace")[0]) or type(error).__name__
+        raise Refused(f"{who}: {name} cannot be read as a model ({words[:200]}).") from None
 
 
 def require(holds: Any, words: str) -> None:
@@ -78,7 +83,7 @@ def check_lightgbm(data: bytes) -> None:
     for k, size in enumerate(sizes):
         block = data[place : place + size]
         require(block.startswith(b"Tree=%d\n" % k) and block.endswith(b"\n"), f"tree {k} is not where it should be")
-        require(b"\n\n" not in block.rstrip(b"\n"), f"tree {k} is cut in two")
+        require(b"\n\n" not in block.rstrip(b"\n"), f"the end of tree {k} is not where it should be")
         _check_lightgbm_tree(_fields(block.decode()), features)
         place += int(size)
     require(TAIL.fullmatch(data, place), "its end is missing or damaged")

@@ -47,8 +47,14 @@ class CatBoostModel(BoostedModel):
     """Models of CatBoost whose raw scores add up."""
 
     def stage_scores(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X, "RawFormulaVal")
+
+    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X, "Probability")
+
+    def _ask(self, stage: Stage, X: Any, kind: str) -> np.ndarray:
         threads = -1 if self.thread_count is None else self.thread_count
-        return np.asarray(stage.booster.predict(X, prediction_type="RawFormulaVal", thread_count=threads))
+        return np.asarray(stage.booster.predict(X, prediction_type=kind, thread_count=threads))
 
     @staticmethod
     def booster_bytes(booster: Any) -> bytes:

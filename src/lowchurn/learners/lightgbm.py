@@ -53,8 +53,14 @@ class LightGBMModel(BoostedModel):
     """Boosters of LightGBM that add up."""
 
     def stage_scores(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X, raw_score=True)
+
+    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X)
+
+    def _ask(self, stage: Stage, X: Any, **options: Any) -> np.ndarray:
         threads = {} if self.thread_count is None else {"num_threads": self.thread_count}
-        return np.asarray(stage.booster.predict(X, raw_score=True, **threads))
+        return np.asarray(stage.booster.predict(X, **options, **threads))
 
     @staticmethod
     def booster_bytes(booster: Any) -> bytes:

@@ -24,7 +24,8 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import has_fit_parameter
 
 from lowchurn.checks import as_floats, check_rows, check_weightlike, check_weights, to_numpy
-from lowchurn.learners.base import Job, Learner, class_weights, extra_missing, in_shares, weighted_mass
+from lowchurn.learners.base import Job, Learner, class_weights, in_shares, weighted_mass
+from lowchurn.learners.skops import dump_skops, load_skops
 
 
 def fit_soft(estimator: Any, X: Any, targets: Any, classes: Any, sample_weight: Any = None, least: float = 1e-3) -> Any:
@@ -188,11 +189,11 @@ class RowsLearner(Learner):
 
     @classmethod
     def save(cls, model: Any) -> dict[str, bytes]:
-        return {"model.skops": _skops().dumps(model)}
+        return {"model.skops": dump_skops(model)}
 
     @classmethod
     def load(cls, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
-        return load_skops(files["model.skops"], trusted)
+        return load_skops(files["model.skops"], trusted, nested=True)
 
 
 COEFFICIENTS = (LogisticRegression, SGDClassifier, Perceptron, MLPClassifier)
@@ -213,42 +214,3 @@ def _start_from(model: Any, base: Any, share: float) -> Any:
     if share < 1:  # the fresh weights of a linear model are zeros
         started.coef_, started.intercept_ = share * base.coef_, share * base.intercept_
     return started
-
-
-# Data of scikit-learn's own models that skops does not trust by itself; none of it runs code of the file.
-OWN_TYPES = (
-    "functools.partial",  # what it calls must be trusted as well
-    "numpy.dtype",
-    "scipy.interpolate._bsplines.BSpline",
-    "sklearn.calibration._CalibratedClassifier",
-    "sklearn.calibration._SigmoidCalibration",
-    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
-    "sklearn.feature_selection._univariate_selection.f_classif",
-    "sklearn.metrics._dist_metrics.EuclideanDistance64",
-    "sklearn.neighbors._kd_tree.KDTree",
-    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
-    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
-    "sklearn.tree._tree.Tree",
-    "sklearn.utils.validation.check_array",
-)
-
-
-def load_skops(data: bytes, trusted: Sequence[str] = ()) -> Any:
-    """Read what skops wrote; types beyond scikit-learn, numpy and scipy must be trusted by name."""
-    io = _skops()
-    trusted = [*trusted, *OWN_TYPES]
-    unknown = sorted(set(io.get_untrusted_types(data=data)) - set(trusted))
-    if unknown:
-        raise ValueError(
-            f"load: the file holds types that are not trusted: {', '.join(unknown)}. "
-            f"Where you trust them, load with trusted={unknown!r}."
-        )
-    return io.loads(data, trusted=trusted)
-
-
-def _skops() -> Any:
-    try:
-        import skops.io
-    except ImportError:
-        raise extra_missing("save and load", "skops", "save") from None
-    return skops.io

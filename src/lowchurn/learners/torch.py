@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from lowchurn._model_files import Label, Refused, labels_from_plain, labels_to_plain, read_record, reading
 from lowchurn.checks import check_number
 from lowchurn.learners.base import Job, Learner, extra_missing
 from lowchurn.strategies import Strategy, one_hot
@@ -31,8 +35,8 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
     ----------
     network : str, module or function
         One of the paper's networks by name ("fcn-1000", "convnet-4", "transformer-1", "resnet-50"), which is made to
-        measure; or a module, a function that makes one, or where to import such a function from
-        ("package.module:function"), giving logits of shape (rows, classes).
+        measure; or a module, or a function that makes one, giving logits of shape (rows, classes). A function is
+        given itself, never by its name: names are what model files contain, and a file must not choose what runs.
     input_shape : tuple of int, optional
         Shape of one row where it is not a vector: X stays two-dimensional and is reshaped, (28, 28, 1) for an image.
     validation_fraction : float, default 0.1
@@ -168,19 +172,42 @@ def make_network(model: NetworkClassifier, features: int, classes: int) -> Any:
     if not isinstance(model.network, str):
         return model.network
     if ":" in model.network:
-        return import_maker(model.network)
+        raise ValueError(
+            f"{WHO}: network must not name code, got {model.network!r}. Import it and give the function itself."
+        )
     kind, _, size = model.network.partition("-")
     if kind not in KINDS or not size.isdigit():
         known = ", ".join(f"{kind!r}" for kind in ("fcn-100", "convnet-4", "transformer-1", "resnet-50"))
         raise ValueError(f"{WHO}: network must be a module or a name such as {known}, got {model.network!r}.")
+    make: Callable[[], Any]
     if kind == "fcn":
-        return networks.fcn(int(size), inputs=features, classes=classes)
-    if kind == "transformer":
-        return networks.transformer(int(size), length=features, classes=classes)
-    if model.input_shape is None or len(model.input_shape) != 3:
+        make = functools.partial(networks.fcn, int(size), inputs=features, classes=classes)
+    elif kind == "transformer":
+        make = functools.partial(networks.transformer, int(size), length=features, classes=classes)
+    elif model.input_shape is None or len(model.input_shape) != 3:
         raise ValueError(f"{WHO}: {model.network} takes images: give input_shape=(height, width, channels).")
-    make = networks.convnet if kind == "convnet" else networks.resnet
-    return make(int(size), shape=model.input_shape, classes=classes)
+    else:
+        kinds = {"convnet": networks.convnet, "resnet": networks.resnet}
+        make = functools.partial(kinds[kind], int(size), shape=model.input_shape, classes=classes)
+    _check_memory(model.network, make)
+    return make()
+
+
+def _check_memory(name: str, make: Callable[[], Any]) -> None:
+    """Refuse a network that does not fit into memory before the system ends the process."""
+    import torch
+
+    try:
+        with torch.device("meta"):  # shapes without memory
+            weights = sum(p.numel() for p in make().parameters())
+    except (RuntimeError, TypeError, OverflowError):  # more than torch can count
+        weights = sys.maxsize
+    needed = 16 * weights  # in single precision: the weights, their gradients and two moments
+    if hasattr(os, "sysconf") and needed > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+        raise ValueError(
+            f"{WHO}: network {name!r} must fit into memory: training takes {needed / 2**30:.3g} GiB, "
+            f"the machine has {memory / 2**30:.3g}. Choose a smaller one."
+        )
 
 
 def same_weights(one: Any, other: Any) -> bool:
@@ -349,15 +376,15 @@ class TorchLearner(Learner):
 
         parameters = model.get_params(deep=False)
         parameters["network"] = network_name(model.network)
+        if not isinstance(model.network, str):
+            _check_made_again(model)
         if not isinstance(parameters["random_state"], int):
             parameters["random_state"] = None
-        classes = np.asarray(model.classes_)
         about = {
             "parameters": parameters,
-            "classes": classes.tolist(),
-            "classes_dtype": classes.dtype.str if classes.dtype.kind != "O" else "O",
-            "features": model.n_features_in_,
-            "epochs": model.epochs_,
+            **labels_to_plain(model.classes_),
+            "features": int(model.n_features_in_),
+            "epochs": int(model.epochs_),
         }
         weights = {name: value.contiguous() for name, value in model.module_.state_dict().items()}
         return {"network.safetensors": save(weights), "network.json": json.dumps(about).encode()}
@@ -366,24 +393,46 @@ class TorchLearner(Learner):
     def load(cls, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
         from safetensors.torch import load
 
-        about = json.loads(files["network.json"])
-        parameters = about["parameters"]
-        if parameters["input_shape"] is not None:
+        about = read_record("the part 'network.json'", files["network.json"], NetworkRecord)
+        parameters: dict[str, Any] = dict(about.parameters)
+        if parameters.get("input_shape") is not None:
             parameters["input_shape"] = tuple(parameters["input_shape"])
-        name = parameters["network"]
-        if ":" in name and name not in trusted:
-            raise ValueError(
-                f"{WHO}: the file names code, {name!r}, that makes its module. "
-                f"Load it with trusted=[{name!r}] if you trust it."
-            )
-        model = NetworkClassifier(**parameters)
-        model.classes_ = np.array(about["classes"], dtype=about["classes_dtype"])
-        model.n_features_in_, model.epochs_ = about["features"], about["epochs"]
-        network = make_network(model, model.n_features_in_, len(model.classes_))
-        module = network if is_network(network) else network()
-        module.load_state_dict(load(files["network.safetensors"]))
-        model.module_ = module.eval()
+        model = NetworkClassifier(**{**parameters, "network": name_to_network(parameters["network"], trusted)})
+        model.classes_ = labels_from_plain("the network", about.classes, about.dtype or about.classes_dtype)
+        model.n_features_in_, model.epochs_ = about.features, about.epochs
+        model.module_ = _made_for(model, load(files["network.safetensors"])).eval()
+        if model.predict_proba(np.zeros((1, about.features))).shape != (1, len(model.classes_)):
+            raise Refused("load: the network must give one number per class.")
         return model
+
+
+@dataclass(frozen=True)
+class NetworkRecord:
+    """What a model file says about a network, beside its weights."""
+
+    parameters: dict[str, bool | int | float | str | list[int] | None]
+    classes: list[Label]
+    features: int
+    epochs: int
+    dtype: str = ""
+    classes_dtype: str = ""  # its name in files of format 1
+
+
+def _made_for(model: NetworkClassifier, weights: dict[str, Any]) -> Any:
+    """The network with these weights. One that they do not fit is refused before memory is taken for it."""
+    import torch
+
+    features, classes = model.n_features_in_, len(model.classes_)
+    if isinstance(model.network, str):
+        with torch.device("meta"):
+            plan = make_network(model, features, classes)
+        shapes = {name: value.shape for name, value in plan.state_dict().items()}
+        if shapes != {name: value.shape for name, value in weights.items()}:
+            raise Refused(f"load: the weights do not fit the network {model.network!r} of {features} features.")
+    network = make_network(model, features, classes)
+    module = network if is_network(network) else network()
+    module.load_state_dict(weights)
+    return module
 
 
 def is_network(value: Any) -> bool:
@@ -396,15 +445,61 @@ def network_name(network: Any) -> str:
     if isinstance(network, str):
         return network
     maker = type(network) if is_network(network) else network
-    return f"{maker.__module__}:{maker.__qualname__}"
+    module, name = getattr(maker, "__module__", None), getattr(maker, "__qualname__", "")
+    found: Any = sys.modules.get(str(module))
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not maker:
+        raise ValueError(
+            f"save: the network must come from a function or class that can be imported, got {maker!r}. "
+            "Define it at the top of a module."
+        )
+    return f"{module}:{name}"
 
 
-def import_maker(name: str) -> Any:
-    """The function or class at "package.module:name"."""
-    module, _, attribute = name.partition(":")
-    found: Any = sys.modules.get(module) or importlib.import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
+def _check_made_again(model: NetworkClassifier) -> None:
+    """Refuse to write weights of a network that its own class or function would not make again."""
+    import torch
+
+    maker = type(model.network) if is_network(model.network) else model.network
+    try:
+        with torch.random.fork_rng(devices=[]):
+            same = same_weights(maker(), model.module_)
+    except Exception:
+        same = False
+    if not same:
+        raise ValueError(
+            f"save: {network_name(model.network)} must make the network again when it is called without arguments, "
+            "and it does not. Give a function or class without arguments that does."
+        )
+
+
+def name_to_network(network: Any, trusted: Sequence[str]) -> Any:
+    """The network that a model file names: one of the paper's by its name, code only where the name is trusted.
+
+    Examples
+    --------
+    >>> from lowchurn.learners.torch import name_to_network
+    >>> name_to_network("fcn-10", trusted=[])
+    'fcn-10'
+    >>> name_to_network("package.module:function", trusted=[])
+    Traceback (most recent call last):
+    ...
+    lowchurn._model_files.Refused: load: the file names code, 'package.module:function', that makes a network.
+    Where you trust it, load with trusted=['package.module:function'].
+    """
+    if not isinstance(network, str) or ":" not in network:
+        return network
+    if network not in trusted:
+        raise Refused(
+            f"load: the file names code, {network!r}, that makes a network. "
+            f"Where you trust it, load with trusted=[{network!r}]."
+        )
+    with reading(f"the network {network!r}"):
+        module, _, attribute = network.partition(":")
+        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
     return found
 
 

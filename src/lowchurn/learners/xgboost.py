@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
+from scipy.special import softmax
 
 from lowchurn.learners._trees import check_xgboost, reading
 from lowchurn.learners.base import extra_missing
@@ -27,6 +28,7 @@ class Settings(TypedDict, total=False):
     missing: float | None
     enable_categorical: bool
     feature_types: list[str] | None
+    softmax: bool
 
 
 class XGBoostModel(BoostedModel):
@@ -50,6 +52,14 @@ class XGBoostModel(BoostedModel):
     def stage_scores(self, stage: Stage, X: Any, margin: Any = None) -> np.ndarray:
         if margin is not None:
             margin = np.ascontiguousarray(margin[:, 0] if self.columns == 1 else margin, dtype=np.float32)
+        return self._ask(stage, X, margin, "margin")
+
+    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
+        if stage.settings.get("softmax"):  # values of multi:softmax are classes; XGBClassifier does this
+            return np.asarray(softmax(self._ask(stage, X, None, "margin"), axis=1))
+        return self._ask(stage, X, None, "value")
+
+    def _ask(self, stage: Stage, X: Any, margin: Any, what: str) -> np.ndarray:
         # Without a copy of the rows where XGBoost can; its dart is wrong there with scores to start from (3.2).
         kind = stage.settings.get("booster")
         if (kind == "gbtree" or (kind == "dart" and margin is None)) and not stage.settings.get("feature_types"):
@@ -57,7 +67,7 @@ class XGBoostModel(BoostedModel):
             return np.asarray(
                 stage.booster.inplace_predict(
                     X,
-                    predict_type="margin",
+                    predict_type=what,
                     missing=np.nan if missing is None else missing,
                     base_margin=margin,
                 )
@@ -65,7 +75,7 @@ class XGBoostModel(BoostedModel):
         import xgboost
 
         data = xgboost.DMatrix(X, base_margin=margin, nthread=self.thread_count, **matrix_settings(stage.settings))
-        return np.asarray(stage.booster.predict(data, output_margin=True))
+        return np.asarray(stage.booster.predict(data, output_margin=what == "margin"))
 
     @staticmethod
     def booster_bytes(booster: Any) -> bytes:
@@ -197,7 +207,8 @@ class XGBoostLearner(BoostingLearner):
         booster, rounds = base.get_booster(), cls.rounds_of(base)
         # A copy: the number of threads is set on it.
         booster = booster.copy() if rounds is None else booster[:rounds]
-        return XGBoostModel([Stage(booster, cls.settings_of(base))], base.classes_, threads=base.n_jobs)
+        settings = cls.settings_of(base) | ({"softmax": True} if base.objective == "multi:softmax" else {})
+        return XGBoostModel([Stage(booster, settings)], base.classes_, threads=base.n_jobs)
 
 
 def read_booster(who: str, name: str, data: bytes) -> Any:

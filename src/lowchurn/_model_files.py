@@ -1,0 +1,232 @@
+"""What all model files share: archives that are unpacked within limits, and labels and numbers as plain data.
+
+A model file may be damaged or made by somebody else. Whatever is wrong with it is one ValueError with one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lowchurn._reading import one_line, read_json
+
+# An archive may unpack to this many bytes, or to this many times its own size where that is more.
+ALWAYS_ALLOWED = 256 * 2**20
+RATIO = 100
+MOST_ENTRIES = 1_000_000
+# Labels are few and short; numpy would reserve room for what a damaged dtype asks for.
+MOST_LABEL_BYTES = 64 * 2**20
+CHUNK = 2**20
+_DTYPE = re.compile(r"O|\|b1|[<>|][iuf][1248]|[<>]U\d{1,9}|[<>]M8\[\d{0,9}[a-zA-Z]{1,2}\]")
+
+
+T = TypeVar("T")
+
+
+class Refused(ValueError):
+    """A file that is not read, with the reason as a complete sentence."""
+
+
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Turn whatever a library raises about a part of a file into one line that names the part.
+
+    Examples
+    --------
+    >>> from lowchurn._model_files import reading
+    >>> with reading("the part 'model.skops'"):
+    ...     {}["__class__"]
+    Traceback (most recent call last):
+    ...
+    lowchurn._model_files.Refused: load: the part 'model.skops' is damaged or of another kind (KeyError: '__class__').
+    """
+    try:
+        yield
+    except (ImportError, Refused):  # a library that is not installed, and what is worded already
+        raise
+    except Exception as error:
+        said = one_line(error)
+        reason = type(error).__name__ + (f": {said}" if said else "")
+        raise Refused(f"load: {what} is damaged or of another kind ({reason}).") from error
+
+
+def read_zip(what: str, data: bytes, nested: bool = False) -> dict[str, bytes]:
+    """Unpack an archive in memory: its sizes are checked before unpacking, and held to while unpacking.
+
+    Parameters
+    ----------
+    what : str
+        The archive in the words of an error message.
+    data : bytes
+        The archive.
+    nested : bool
+        Whether it was itself unpacked from an archive. It may then not unpack to more than its own size, so that
+        archives inside each other do not multiply.
+
+    Examples
+    --------
+    >>> from lowchurn._model_files import read_zip
+    >>> read_zip("'a.skops'", b"PK")
+    Traceback (most recent call last):
+    ...
+    lowchurn._model_files.Refused: load: 'a.skops' is damaged or of another kind (BadZipFile: File is not a zip file).
+    """
+    allowed = len(data) if nested else max(ALWAYS_ALLOWED, RATIO * len(data))
+    with reading(what), zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = archive.infolist()
+        _check_entries(what, entries, len(data), allowed)
+        parts: dict[str, bytes] = {}
+        for entry in entries:
+            parts[entry.filename] = _unpack(archive, entry, what, allowed)
+            allowed -= len(parts[entry.filename])
+        return parts
+
+
+def _check_entries(what: str, entries: Sequence[zipfile.ZipInfo], size: int, allowed: int) -> None:
+    if len(entries) > MOST_ENTRIES:
+        raise Refused(f"load: {what} has {len(entries)} entries, at most {MOST_ENTRIES} are read.")
+    total = sum(entry.file_size for entry in entries)
+    if total > allowed:
+        raise Refused(
+            f"load: {what} would unpack from {size} to {total} bytes, at most {allowed} are allowed. "
+            "Such a file is made to fill the memory."
+        )
+    seen: set[str] = set()
+    for entry in entries:
+        name = entry.filename
+        steps = PurePosixPath(name).parts + PureWindowsPath(name).parts
+        if not name or ".." in steps or PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor:
+            raise Refused(f"load: {what} has an entry outside of itself, {name!r}.")
+        if name in seen:
+            raise Refused(f"load: {what} has two entries called {name!r}.")
+        if entry.flag_bits & 0x1:
+            raise Refused(f"load: {what} has an encrypted entry, {name!r}.")
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise Refused(f"load: {what} is compressed in a way that is not read. Write it with ZIP_DEFLATED.")
+        seen.add(name)
+
+
+def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, what: str, allowed: int) -> bytes:
+    """The content of one entry; zipfile checks its CRC at the end."""
+    found = bytearray()
+    with archive.open(entry) as file:
+        while chunk := file.read(CHUNK):
+            found += chunk
+            if len(found) > allowed:
+                raise Refused(f"load: {what} unpacks to more than its entries say.")
+    return bytes(found)
+
+
+def read_record(what: str, data: bytes, kind: type[T]) -> T:
+    """JSON of a model file, checked against a dataclass; see :func:`lowchurn._reading.read_json`.
+
+    Examples
+    --------
+    >>> from lowchurn._model_files import read_record
+    >>> read_record("the part 'about.json'", b'{"stages": 2}', dict[str, int])
+    {'stages': 2}
+    """
+    try:
+        return read_json("load", what, data, kind)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def hex_number(what: str, text: str, finite: bool = True) -> float:
+    """A number written with ``float.hex``; finite unless said otherwise.
+
+    Examples
+    --------
+    >>> from lowchurn._model_files import hex_number
+    >>> hex_number("the weight of member 0", (0.1).hex())
+    0.1
+    >>> hex_number("the weight of member 0", "inf")
+    Traceback (most recent call last):
+    ...
+    lowchurn._model_files.Refused: load: the weight of member 0 must be a finite number, got 'inf'.
+    """
+    with contextlib.suppress(ValueError, OverflowError):
+        number = float.fromhex(text)
+        if math.isfinite(number) or not finite:
+            return number
+    raise Refused(f"load: {what} must be a finite number, got {text[:40]!r}.")
+
+
+Label = bool | int | float | str | None
+
+
+def labels_to_plain(classes: Any) -> dict[str, Any]:
+    """Labels as JSON and their dtype, so that :func:`labels_from_plain` gives them back exactly.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn._model_files import labels_to_plain
+    >>> labels_to_plain(np.array(["no", "yes"]))
+    {'classes': ['no', 'yes'], 'dtype': '<U3'}
+    >>> import decimal
+    >>> labels_to_plain(np.array([decimal.Decimal("0.1")]))
+    Traceback (most recent call last):
+    ...
+    ValueError: save: classes must be strings, numbers, booleans or dates of numpy, got a Decimal. Train on strings.
+    """
+    classes = np.asarray(classes)
+    dtype = "O" if classes.dtype.kind == "O" else classes.dtype.str
+    if not _DTYPE.fullmatch(dtype):
+        raise _unwritable(f"dtype {classes.dtype}")
+    plain = classes.astype(np.int64).tolist() if classes.dtype.kind == "M" else classes.tolist()
+    plain = [label.item() if isinstance(label, np.generic) else label for label in plain]
+    for label in plain:
+        if not isinstance(label, Label) or (isinstance(label, float) and math.isnan(label)):
+            raise _unwritable(f"a {type(label).__name__}")
+    return {"classes": plain, "dtype": dtype}
+
+
+def _unwritable(kind: str) -> ValueError:
+    return ValueError(
+        f"save: classes must be strings, numbers, booleans or dates of numpy, got {kind}. Train on strings."
+    )
+
+
+def labels_from_plain(what: str, labels: Sequence[Label], dtype: str) -> np.ndarray:
+    """What :func:`labels_to_plain` wrote, checked: different from each other, at least two, of the dtype's kind.
+
+    Examples
+    --------
+    >>> from lowchurn._model_files import labels_from_plain
+    >>> labels_from_plain("the file", ["no", "yes"], "<U3")
+    array(['no', 'yes'], dtype='<U3')
+    >>> labels_from_plain("the file", ["no", "no"], "<U3")
+    Traceback (most recent call last):
+    ...
+    lowchurn._model_files.Refused: load: the classes of the file must be at least two different ones, got ['no', 'no'].
+    """
+    if not _DTYPE.fullmatch(dtype):
+        raise Refused(f"load: the classes of {what} have an unknown dtype, {dtype[:40]!r}.")
+    with reading(f"the list of classes of {what}"):
+        kind = np.dtype(dtype)
+        if kind.itemsize * len(labels) > MOST_LABEL_BYTES:
+            raise Refused(f"load: the classes of {what} have a dtype that is too large, {dtype!r}.")
+        fits = {"b": bool, "i": int, "u": int, "M": int, "f": int | float, "U": str, "O": object}[kind.kind]
+        if not all(isinstance(label, fits) and (kind.kind in "bO" or not isinstance(label, bool)) for label in labels):
+            raise Refused(f"load: the classes of {what} are not of their dtype {dtype!r}, got {labels[:5]}.")
+        if kind.kind == "M":
+            made = np.asarray(labels, dtype=np.int64).view("M8" + dtype[3:]).astype(kind)
+        else:
+            made = np.asarray(labels, dtype=kind)
+        if len(labels) < 2 or len(set(made.tolist())) < len(labels) or made.tolist() != _shown(labels, made):
+            raise Refused(f"load: the classes of {what} must be at least two different ones, got {labels[:5]}.")
+    return made
+
+
+def _shown(labels: Sequence[Label], made: np.ndarray) -> list[Any]:
+    """The labels as the array must hold them; strings that do not fit its dtype would be cut off in silence."""
+    return made.tolist() if made.dtype.kind == "M" else list(labels)
