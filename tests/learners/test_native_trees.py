@@ -64,8 +64,9 @@ def test_what_xgboost_writes_passes(settings, classes):
     plain = settings.get("booster") == "gblinear" or "tree_method" in settings
     model = XGBClassifier(n_estimators=3, enable_categorical=not plain, n_jobs=1, **settings)
     model.fit(NUMBERS if plain else TABLE, np.minimum(Y, classes - 1))
-    data = bytes(model.get_booster().save_raw("ubj"))
-    assert check_xgboost(data) == data
+    for form in ("ubj", "json"):
+        data = bytes(model.get_booster().save_raw(form))
+        assert check_xgboost(data) == data
 
 
 @functools.cache

@@ -6,6 +6,7 @@ process. So the structure is read here first. The numbers in the nodes are the l
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Mapping
@@ -118,7 +119,7 @@ def _within(values: np.ndarray, end: int) -> None:
 
 
 def check_xgboost(data: bytes) -> bytes:
-    """An XGBoost model in its binary form (UBJSON) whose trees refer only to nodes and features that exist.
+    """An XGBoost model (UBJSON or JSON) whose trees refer only to nodes and features that exist.
 
     Examples
     --------
@@ -128,7 +129,8 @@ def check_xgboost(data: bytes) -> bytes:
     ...
     lowchurn._model_files.Refused: load: an XGBoost model must be whole, this one ends in the middle.
     """
-    learner = _Ubjson(data).read()["learner"]
+    text = data[1:].lstrip().startswith(b'"')  # as XGBoost itself tells them apart
+    learner = (json.loads(data) if text else _Ubjson(data).read())["learner"]
     features = int(learner["learner_model_param"]["num_feature"])
     classes = max(int(learner["learner_model_param"]["num_class"]), 1)
     booster = learner["gradient_booster"]
