@@ -19,6 +19,7 @@ import time
 import warnings
 from pathlib import Path
 
+import joblib
 import numpy as np
 import torch
 
@@ -160,7 +161,7 @@ def best(function, *arguments, **options):
 def machine(device):
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.machine())
-    name = f"{len(os.sched_getaffinity(0))} cores of {cpu}, torch {torch.__version__}"
+    name = f"{joblib.cpu_count()} cores of {cpu}, torch {torch.__version__}"
     return f"{torch.cuda.get_device_name()}, {name}" if device == "cuda" else name
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
+from lowchurn._files import write_file
 from lowchurn.bench.ablation import ablation_settings
 from lowchurn.bench.datasets import names_of
 from lowchurn.bench.protocol import Protocol, dial_settings, paper_settings
@@ -125,7 +126,7 @@ def save(store: Store, chosen: argparse.Namespace, took: dict, counts: dict) -> 
             tar.add(path, f"segments/{path.name}")
     os.replace(beside, chosen.out / f"{chosen.plan}.tar")
     facts = {"plan": chosen.plan, "trials": chosen.trials, "seconds": took, "rows": counts, "version": code_version()}
-    (chosen.out / f"{chosen.plan}.timings.json").write_text(json.dumps(facts, indent=2) + "\n")
+    write_file(chosen.out / f"{chosen.plan}.timings.json", json.dumps(facts, indent=2) + "\n")
 
 
 def warm_up(chosen: argparse.Namespace) -> None:

@@ -79,7 +79,7 @@ def test_faces_through_hugging_face(tmp_path, hub):
     parts = {part: Rows(image=[image.new("RGB", (178, 218))] * 2, **tasks) for part in ("train", "test")}
     hub(parts)
     assert fetch("celeba_smiling", tmp_path).name == "celeba.npz"
-    assert load("celeba_male", tmp_path).X.shape == (4, 32, 32, 3)
+    assert load("celeba_young", tmp_path).X.shape == (4, 32, 32, 3)
 
 
 def test_texts_through_hugging_face(tmp_path, hub):

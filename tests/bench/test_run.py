@@ -11,7 +11,7 @@ import pytest
 
 from lowchurn.bench import run as run_module
 from lowchurn.bench.loading import load
-from lowchurn.bench.protocol import Protocol, dial_settings, paper_settings, settings_of
+from lowchurn.bench.protocol import Protocol, count_weights, dial_settings, paper_settings, settings_of
 from lowchurn.bench.report import write_report, write_tables
 from lowchurn.bench.run import Block, code_version, copy_rows, run, summary
 from lowchurn.bench.store import KEY, Store
@@ -44,6 +44,16 @@ def test_the_same_call_goes_on_and_never_doubles(tmp_path):
     assert measured(tmp_path / "parts") == measured(tmp_path / "whole")
 
 
+def test_what_is_asked_for_twice_is_done_once(tmp_path):
+    lines = []
+    again = [ColdStart(), Distill(0.5), ColdStart()]
+    counts = run(Store(tmp_path), ["wine", "wine"], [TINY, TINY], again, 2, device="cpu", tell=lines.append)
+    assert counts == {"there": 0, "new": 4, "failed": 0}
+    assert len(lines) == 1
+    with pytest.raises(ValueError, match="bench: threads must be a whole number of at least 1, got 0"):
+        quiet(Store(tmp_path), ["wine"], [TINY], [ColdStart()], 2, threads=0)
+
+
 def command(store, *more):
     sizes = ["--network", "fcn-8", "--initial", "200", "--validation", "100", "--batch", "200", "--epochs", "4"]
     names = [part for name in ("cold", "warm", "mixup", "co-dist", "distill") for part in ("--strategy", name)]
@@ -68,6 +78,8 @@ def test_kill_9_at_any_moment_loses_only_work_in_flight(tmp_path):
     subprocess.run(command(tmp_path / "killed"), check=True, stdout=subprocess.DEVNULL, env=quick)
     assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
     assert len(Store(tmp_path / "killed")) == 8 * 29
+    assert {p.name for p in (tmp_path / "killed").iterdir()} == {"lock", "segments"}
+    assert all(p.name[0].isdigit() for p in (tmp_path / "killed" / "segments").iterdir())  # no drafts
 
 
 def test_a_failure_is_a_row_with_its_reason(tmp_path, monkeypatch):
@@ -103,7 +115,7 @@ def test_settings_that_share_trainings_are_counted_once(tmp_path):
     assert line.endswith("2 trials, 18 models, 42 rows")
     assert {row["block_models"] for row in Store(tmp_path).rows()} == {18}
     (whole,) = run_module._cut(data, TINY, {0: dial_settings()}, 1)
-    assert run_module._cost(whole) == 85 * run_module._weights(data, TINY)
+    assert run_module._cost(whole) == 85 * count_weights("fcn-4", data)
 
 
 def test_a_member_that_failed_is_told_and_the_row_finishes(tmp_path, monkeypatch):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import tarfile
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 bench_app = typer.Typer(help="Run the paper's experiments; make their tables and figures.", no_args_is_help=True)
 data_app = typer.Typer(help="The data sets of the experiments.", no_args_is_help=True)
@@ -18,6 +19,16 @@ DataOption = Annotated[
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for what is made.")]
 STORE = Path("bench-store")
+
+
+def _text(value: object) -> Text:
+    """A value from a file or a name, as it is: no markup, and control characters as escapes."""
+    shown = str(value)
+    return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown))
+
+
+def _say(value: object, *, to_errors: bool = False) -> None:
+    Console(stderr=to_errors).print(_text(value), soft_wrap=True)
 
 
 @bench_app.command("run")
@@ -44,25 +55,33 @@ def run_command(
     patience: Annotated[int, typer.Option(help="Epochs without improvement before a model stops.")] = 5,
     loss: Annotated[str, typer.Option(help="log or squared.")] = "log",
     epochs: Annotated[int, typer.Option(help="At most so many.")] = 300,
-    seed: Annotated[int, typer.Option(help="Another one gives other draws.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Another one gives other draws.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     jobs: Annotated[int | None, typer.Option(help="Blocks at a time.")] = None,
     block: Annotated[int | None, typer.Option(help="Trials trained together: what a kill may cost.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed models again.")] = False,
 ) -> None:
-    """Train and measure what the store does not hold yet; the same command goes on where it was stopped."""
+    """Train and measure what the store does not hold yet; the same command goes on where it was stopped.
+
+    Exit code 1: none of the models that were asked for is finished.
+    """
     from lowchurn.bench.ablation import ablation_settings
     from lowchurn.bench.loading import expand
-    from lowchurn.bench.protocol import Protocol, settings_of
-    from lowchurn.bench.run import run
+    from lowchurn.bench.protocol import Protocol, check_counts, settings_of
+    from lowchurn.bench.run import outcome, run
     from lowchurn.bench.store import Store
 
+    counted = {"trials": trials, "validation": validation, "batch": batch, "patience": patience, "epochs": epochs}
+    check_counts("bench run", counted | {"seed": seed, "jobs": jobs, "block": block}, prefix="--")
+    sizes = initial or [1000]
+    for size in sizes:
+        check_counts("bench run", {"initial": size}, prefix="--")
     protocols = [
         Protocol(
             network=name,
             initial=size,
-            validation=validation or (1000 if size >= 10000 else 100),
+            validation=(1000 if size >= 10000 else 100) if validation is None else validation,
             batch=batch,
             scale=scale,
             patience=patience,
@@ -71,12 +90,13 @@ def run_command(
             seed=seed,
         )
         for name in network or ["fcn-1000"]
-        for size in initial or [1000]
+        for size in sizes
     ]
     settings = ablation_settings(start) if ablation else settings_of(strategy or ["paper"], start)
+    place, names = Store(store), expand(datasets)
     counts = run(
-        Store(store),
-        expand(datasets),
+        place,
+        names,
         protocols,
         settings,
         trials,
@@ -86,29 +106,35 @@ def run_command(
         jobs=jobs,
         block=block,
         retry_failed=retry_failed,
-        tell=typer.echo,
+        tell=_say,
     )
-    typer.echo(f"{counts['new']} new rows, {counts['failed']} failed, {counts['there']} were there.")
+    _say(f"{counts['new']} new rows, {counts['failed']} failed, {counts['there']} were there.")
+    found = outcome(place, names, protocols, settings, trials)
+    if found.failed and not found.finished:
+        _say(f"error: bench run: none of {found.failed} rows is finished; the first {found.reason}", to_errors=True)
+        raise typer.Exit(1)
+    if found.failed:
+        of_all = f"{found.failed} of {found.failed + found.finished} rows failed"
+        _say(f"warning: bench run: {of_all}; the first {found.reason}", to_errors=True)
 
 
 @bench_app.command("status")
 def status_command(store: StoreOption = STORE) -> None:
-    """Say what the store holds."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """Show what the store contains."""
     from lowchurn.bench.run import summary
     from lowchurn.bench.store import Store
 
+    if not store.exists():
+        raise ValueError(f"bench status: there is no store {store}. Make one with `lowchurn bench run`.")
     lines = summary(Store(store))
     if not lines:
-        typer.echo(f"{store} holds no rows.")
+        _say(f"{store} contains no rows.")
         return
     table = Table()
     for heading in lines[0]:
         table.add_column(heading)
     for line in lines:
-        table.add_row(*(str(value) for value in line.values()))
+        table.add_row(*(_text(value) for value in line.values()))
     Console(width=200, soft_wrap=True).print(table)
 
 
@@ -119,7 +145,7 @@ def tables_command(store: StoreOption = STORE, out: OutOption = Path("bench-tabl
     from lowchurn.bench.store import Store
 
     for path in write_tables(Store(store), out):
-        typer.echo(path)
+        _say(path)
 
 
 @bench_app.command("report")
@@ -128,7 +154,7 @@ def report_command(store: StoreOption = STORE, out: OutOption = Path("bench-repo
     from lowchurn.bench.report import write_report
     from lowchurn.bench.store import Store
 
-    typer.echo(write_report(Store(store), out))
+    _say(write_report(Store(store), out))
 
 
 @bench_app.command("import")
@@ -137,21 +163,12 @@ def import_command(
     store: StoreOption = STORE,
 ) -> None:
     """Add the rows of other stores, such as one from a GPU machine."""
-    from lowchurn.bench.run import copy_rows
+    from lowchurn.bench.run import copy_rows, opened_store
     from lowchurn.bench.store import Store
 
     for source in sources:
-        with tempfile.TemporaryDirectory() as folder:
-            place = source
-            if source.is_file():
-                if not tarfile.is_tarfile(source):
-                    raise ValueError(f"bench import: {source} is neither a folder nor a tar file.")
-                with tarfile.open(source) as tar:
-                    tar.extractall(folder, filter="data")
-                place = Path(folder)
-            if not (place / "segments").is_dir():
-                raise ValueError(f"bench import: {source} is not a store: it has no folder named segments.")
-            typer.echo(f"{source}: {copy_rows(Store(place), Store(store))} new rows")
+        with opened_store(source) as other:
+            _say(f"{source}: {copy_rows(other, Store(store))} new rows")
 
 
 @bench_app.command("prepare")
@@ -163,13 +180,12 @@ def prepare_command(
     """Pack data sets into one file that needs nothing but numpy to read."""
     from lowchurn.bench.loading import prepare
 
-    prepare(path, datasets or ["openml"], data)
-    typer.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+    _say(f"{path}: {prepare(path, datasets or ['openml'], data) / 1e6:.1f} MB")
 
 
 @data_app.command("list")
 def list_command(data: DataOption = None) -> None:
-    """Say which data sets there are, and which of them are here."""
+    """List the data sets, and which of them are here."""
     from lowchurn.bench.datasets import DATASETS
     from lowchurn.bench.loading import available
 
@@ -179,7 +195,7 @@ def list_command(data: DataOption = None) -> None:
     lines = [("data set", "group", "source", "here"), *lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        typer.echo("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
+        _say("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
 @data_app.command("fetch")
@@ -194,4 +210,4 @@ def fetch_command(
 
     for name in expand(names):
         path = fetch(name, data, again=again)
-        typer.echo(f"{name}: {path or 'comes with scikit-learn'}")
+        _say(f"{name}: {path or 'comes with scikit-learn'}")

@@ -8,25 +8,30 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lowchurn._files import real_place, scratch_folder, write_file
+from lowchurn._reading import read_json
 from lowchurn.bench.datasets import BY_NAME, CELEBA_TASKS, Spec
 from lowchurn.bench.loading import ENDINGS
 from lowchurn.checks import unknown_name
 
 CHECKSUMS = "checksums.json"
+MOST_BYTES = 2**32  # of one array; the largest that is fetched has 0.6 GB
 SIDE = 32  # of CelebA's images: the middle square, made smaller
 
 
 def fetch(name: str, folder: str | Path, *, again: bool = False) -> Path | None:
-    """Get one data set; says where it lies, or None for one that needs no file.
+    """Get one data set and return where it lies, or None for one that needs no file.
 
-    A file that is there already is checked against its checksum and left alone, unless ``again`` is said.
+    A file that is there already is checked against its checksum and left alone, unless ``again`` is true.
     """
     spec = BY_NAME.get(name)
     if spec is None:
@@ -45,13 +50,14 @@ def fetch(name: str, folder: str | Path, *, again: bool = False) -> Path | None:
         "huggingface": _hugging_face,
         "idx": _idx,
     }[where]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".fetching-{os.getpid()}-{path.name}")
+    _checksums(folder)  # one that cannot be read is refused before the download, not after it
     try:
-        get(spec, what, beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"data fetch: cannot write to {path.parent}: {error.strerror}.") from None
+    with scratch_folder(path.parent) as scratch:
+        get(spec, what, scratch / path.name)
+        os.replace(scratch / path.name, real_place(path))
     _note(folder, path)
     return path
 
@@ -71,15 +77,14 @@ def checksum(path: Path) -> str:
 
 def _checksums(folder: Path) -> dict[str, str]:
     path = folder / CHECKSUMS
-    noted: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-    return noted
+    if not path.exists():
+        return {}
+    return read_json("data", str(path), path.read_bytes(), dict[str, str])
 
 
 def _note(folder: Path, path: Path) -> None:
     noted = _checksums(folder) | {str(path.relative_to(folder)): checksum(path)}
-    beside = folder / f".{CHECKSUMS}-{os.getpid()}"
-    beside.write_text(json.dumps(noted, indent=1, sort_keys=True) + "\n")
-    os.replace(beside, folder / CHECKSUMS)
+    write_file(folder / CHECKSUMS, json.dumps(noted, indent=1, sort_keys=True) + "\n")
 
 
 def _openml(spec: Spec, number: str, path: Path) -> None:
@@ -125,13 +130,25 @@ def _idx(spec: Spec, repository: str, path: Path) -> None:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An array of bytes in MNIST's own format, compressed."""
-    content = gzip.decompress(path.read_bytes())
-    if content[:3] != b"\x00\x00\x08":
-        raise ValueError(f"data fetch: {path} is not an array of bytes in MNIST's format.")
-    axes = content[3]
-    shape = np.frombuffer(content, ">u4", axes, 4).astype(int)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+    """An array of bytes in MNIST's own format, compressed; its size is read before the rest is unpacked."""
+    bad = f"data fetch: {path} is not an array of bytes in MNIST's format"
+    try:
+        with gzip.open(path) as file:
+            start = file.read(4)
+            if start[:3] != b"\x00\x00\x08" or len(start) < 4:
+                raise ValueError(f"{bad}.")
+            sizes = file.read(4 * start[3])
+            if len(sizes) < 4 * start[3]:
+                raise ValueError(f"{bad}: it ends early.")
+            shape = tuple(np.frombuffer(sizes, ">u4").tolist())
+            if math.prod(shape) > MOST_BYTES:
+                raise ValueError(f"{bad}: it claims the shape {shape}.")
+            content = file.read(math.prod(shape) + 1)
+    except (OSError, EOFError, OverflowError, zlib.error) as error:
+        raise ValueError(f"{bad} ({error}).") from None
+    if len(content) != math.prod(shape):
+        raise ValueError(f"{bad}: it claims the shape {shape}, but does not have as many bytes.")
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def _write_images(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn import charts
+from lowchurn._files import write_files
 from lowchurn.bench.dial import along_the_dial, dial_table
 from lowchurn.bench.store import Row
 from lowchurn.bench.tables import (
@@ -301,9 +302,13 @@ def _marks(which: int) -> list[str]:
     return [mark[which] for mark in COMPARED.values()]
 
 
+def rendered(chart: Any) -> tuple[bytes, bytes]:
+    """A figure as SVG and as PNG."""
+    return charts.rendered(chart, ".svg"), charts.rendered(chart, ".png")
+
+
 def save(chart: Any, path: Path) -> list[Path]:
-    """Write a figure as SVG and PNG; says where."""
-    paths = [path.with_suffix(".svg"), path.with_suffix(".png")]
-    for file in paths:
-        file.write_bytes(charts.rendered(chart, file.suffix))
+    """Write a figure as SVG and PNG, both or none, and return where."""
+    paths = [path.with_name(f"{path.name}{ending}") for ending in (".svg", ".png")]
+    write_files(dict(zip(paths, rendered(chart), strict=True)))
     return paths

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
-import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn._files import check_outputs, write_file
+from lowchurn.bench._npz import array_names, read_arrays
 from lowchurn.bench.datasets import BY_NAME, DATASETS, Spec, names_of
 from lowchurn.checks import unknown_name
 
@@ -121,8 +123,7 @@ def available(data: str | Path | None = None) -> dict[str, str]:
     place = find_data(data)
     found: dict[str, str] = {}
     if place is not None and place.is_file():
-        with np.load(place) as archive:
-            return {name: str(place) for name in sorted({key.split("/")[0] for key in archive.files})}
+        return {name: str(place) for name in sorted({key.split("/")[0] for key in array_names(place)})}
     for spec in DATASETS:
         path = locate(spec, place)
         if spec.kind == "built-in":
@@ -144,8 +145,14 @@ def expand(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(one for name in names for one in (names_of(name) or (name,))))
 
 
-def prepare(path: str | Path, names: Sequence[str], data: str | Path | None = None) -> None:
-    """Write data sets into one compressed file that needs nothing but numpy to read."""
+def prepare(path: str | Path, names: Sequence[str], data: str | Path | None = None) -> int:
+    """Write data sets into one compressed file that needs nothing but numpy to read; return its size in bytes."""
+    place = find_data(data)
+    read: list[Path | None] = [place] if place is not None and place.is_file() else []
+    for name in expand(names):
+        spec = BY_NAME.get(name) or _own_file(name, place)
+        read += [locate(spec, place)] if spec is not None else []
+    check_outputs("bench prepare", {"PATH": path}, {f"the data {source}": source for source in read if source})
     arrays: dict[str, np.ndarray] = {}
     for name in expand(names):
         one = load(name, data)
@@ -153,35 +160,84 @@ def prepare(path: str | Path, names: Sequence[str], data: str | Path | None = No
             value = getattr(one, part)
             arrays[f"{name}/{part}"] = value.astype(np.int32) if value.dtype == np.int64 else value
         arrays[f"{name}/classes"] = np.array(one.classes)
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    write_file(path, buffer.getvalue())
+    return buffer.tell()
 
 
 def _load_prepared(name: str, path: Path) -> Data:
-    with np.load(path) as archive:
-        names = {key.split("/")[0] for key in archive.files}
-        if name not in names and name in BY_NAME and BY_NAME[name].kind == "built-in":
-            return _built_in(BY_NAME[name])
-        if name not in names:
-            raise unknown_name(f"data: {path}", "data set", name, names)
-        part = {key: archive[f"{name}/{key}"] for key in ("X", "y", "train", "test", "classes")}
-    whole = {key: part[key].astype(np.int64) for key in ("y", "train", "test")}
-    X = part["X"] if part["X"].dtype.kind == "f" else part["X"].astype(np.int64)
-    return _made(name, X, whole["y"], whole["train"], whole["test"], int(part["classes"]))
+    names = {key.split("/")[0] for key in array_names(path)}
+    if name not in names and name in BY_NAME and BY_NAME[name].kind == "built-in":
+        return _built_in(BY_NAME[name])
+    if name not in names:
+        raise unknown_name(f"data: {path}", "data set", name, names)
+    part = read_arrays(path, [f"{name}/{key}" for key in ("X", "y", "train", "test", "classes")])
+    X, y, train, test, classes = part.values()
+    for key, value in (("y", y), ("train", train), ("test", test), ("classes", classes)):
+        if value.dtype.kind not in "iu" or value.ndim != (key != "classes"):
+            raise ValueError(
+                f"data: {path}: {name}/{key} must be {'one whole number' if key == 'classes' else 'whole numbers'}, "
+                f"got dtype {value.dtype} and shape {value.shape}."
+            )
+    if X.dtype.kind not in "fiu":
+        raise ValueError(f"data: {path}: {name}/X must hold numbers, got dtype {X.dtype}.")
+    X = X if X.dtype.kind == "f" else X.astype(np.int64)
+    y, train, test = (values.astype(np.int64) for values in (y, train, test))
+    return _made(name, X, y, train, test, int(classes), path)
 
 
 def _own_file(name: str, place: Path | None) -> Spec | None:
+    if Path(name).name != name or name in ("", ".", ".."):
+        return None  # a name, not a path that leads elsewhere
     for folder, kind in FOLDERS.items():
         if place is not None and (place / folder / f"{name}{ENDINGS[kind]}").exists():
             return Spec(name, "own", kind, "own", (f"{folder}/{name}",))
     return None
 
 
-def _made(name: str, X: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray, classes: int) -> Data:
+def _made(
+    name: str,
+    X: np.ndarray,
+    y: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    classes: int,
+    source: Path | str = "scikit-learn",
+) -> Data:
+    """A data set whose parts fit each other; what does not is an error that names its source."""
+    _check_parts(f"data: {source}: {name}", X, y, {"train": train, "test": test}, classes)
     digest = hashlib.sha256()
     for array in (X, y, train, test):
         digest.update(str((array.dtype, array.shape)).encode())
         digest.update(np.ascontiguousarray(array).data)
     return Data(name, X, y, train, test, classes, digest.hexdigest()[:16])
+
+
+def _check_parts(who: str, X: np.ndarray, y: np.ndarray, split: dict[str, np.ndarray], classes: int) -> None:
+    if X.ndim < 2 or X.size == 0 or y.shape != X.shape[:1]:
+        raise ValueError(f"{who} must have features and one label per row, got shapes {X.shape} and {y.shape}.")
+    if X.dtype.kind == "f":
+        if not np.isfinite(X).all():
+            raise ValueError(f"{who} has missing or infinite numbers among its features. Fill them in first.")
+    elif X.ndim != 2 or X.shape[1] > LENGTH or X.min() < 0 or X.max() >= VOCABULARY:
+        raise ValueError(
+            f"{who} must have rows of at most {LENGTH} token ids from 0 to {VOCABULARY - 1}, got shape {X.shape} and "
+            f"ids from {X.min()} to {X.max()}."
+        )
+    if y.min() < 0 or y.max() != classes - 1 or classes < 2:
+        raise ValueError(
+            f"{who} must have at least two classes and labels from 0 to the number of classes less one, got {classes} "
+            f"classes and labels from {y.min()} to {y.max()}."
+        )
+    for part, rows in split.items():
+        if len(rows) == 0:
+            raise ValueError(f"{who} has no {part} rows.")
+        if rows.min() < 0 or rows.max() >= len(y):
+            raise ValueError(f"{who}: {part} rows must be from 0 to {len(y) - 1}, got {rows.min()} to {rows.max()}.")
+    both = np.concatenate(list(split.values()))
+    if len(np.unique(both)) < len(both):
+        raise ValueError(f"{who}: training and test rows must all be different; some occur twice.")
 
 
 def fixed_split(name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -202,34 +258,74 @@ def _built_in(spec: Spec) -> Data:
     return _made(spec.name, X.astype(np.float32), y.astype(np.int64), train, test, int(y.max()) + 1)
 
 
-def read_parquet(path: Path) -> Any:
-    """A Parquet file as a pyarrow table; a damaged one is an error that names it."""
+def read_parquet(path: Path, wanted: Sequence[str] = ()) -> Any:
+    """A Parquet file as a pyarrow table; one that is damaged, or lacks a column, is an error that names it."""
     try:
+        import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ImportError(f'reading {path} needs pyarrow: pip install "lowchurn[bench]"') from error
     try:
-        return pq.read_table(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"data: {path} cannot be read as Parquet ({error}). Fetch it again.") from error
+        table = pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"data: {path} cannot be read as Parquet ({reason}). Fetch it again.") from error
+    names = table.column_names
+    for name in wanted:
+        if name not in names:
+            raise ValueError(f"data: {path} has no column named {name}.")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not table.num_rows:
+        raise ValueError(f"data: {path} {f'has two columns named {twice[0]}' if twice else 'has no rows'}.")
+    return table
+
+
+NUMBERS, TEXT = ("int", "uint", "float", "double", "halffloat", "decimal", "bool"), ("string", "large_string")
+
+
+def _values(table: Any, name: str, path: Path, kinds: tuple[str, ...]) -> list[Any]:
+    """A column as Python values; one of another kind is an error."""
+    kind = table[name].type
+    kind = getattr(kind, "value_type", kind) if str(kind).startswith("dictionary") else kind
+    if not str(kind).startswith((*kinds, "null")):
+        raise ValueError(
+            f"data: {path}: column {name} is of type {kind}, which cannot be used there. Convert it to "
+            f"{'numbers, booleans or text' if kinds is not TEXT else 'text'}."
+        )
+    values: list[Any] = table[name].to_pylist()
+    return values
+
+
+def _labels(values: Sequence[Any], path: Path, name: str) -> tuple[np.ndarray, int]:
+    """Labels as class indices in the order of the labels, and how many classes there are."""
+    missing = sum(value is None or value != value for value in values)
+    if missing:
+        raise ValueError(f"data: {path}: column {name} must not have missing labels, got {missing}.")
+    kinds, y = np.unique(np.asarray(values), return_inverse=True)
+    return y.astype(np.int64), len(kinds)
+
+
+def _split(table: Any, path: Path) -> tuple[np.ndarray, np.ndarray]:
+    split = np.asarray(_values(table, "split", path, TEXT), dtype=object)
+    others = sorted({str(value) for value in split} - {"train", "test"})
+    if others:
+        raise ValueError(f"data: {path}: column split must be 'train' or 'test' in every row, got {others[0]!r}.")
+    return np.flatnonzero(split == "train"), np.flatnonzero(split == "test")
 
 
 def _tabular(spec: Spec, path: Path) -> Data:
-    table = read_parquet(path)
-    if "target" not in table.column_names:
-        raise ValueError(f"data: {path} has no column named target.")
+    table = read_parquet(path, ["target"])
     names = [name for name in table.column_names if name not in ("target", "split")]
-    X = np.column_stack([encode(table[name].to_pylist()) for name in names]).astype(np.float32)
-    labels = np.asarray(table["target"].to_pylist())
-    kinds, y = np.unique(labels, return_inverse=True)
+    if not names:
+        raise ValueError(f"data: {path} has no columns of features.")
+    columns = [encode(_values(table, name, path, (*NUMBERS, *TEXT))) for name in names]
+    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and said to be
+        X = np.column_stack(columns).astype(np.float32)
+    y, classes = _labels(_values(table, "target", path, (*NUMBERS, *TEXT)), path, "target")
     if not np.isfinite(X).all():
         raise ValueError(f"data: {path} has missing or infinite numbers in its numeric columns. Fill them in first.")
-    if "split" in table.column_names:
-        split = np.asarray(table["split"].to_pylist())
-        train, test = np.flatnonzero(split == "train"), np.flatnonzero(split == "test")
-    else:
-        train, test = fixed_split(spec.name, len(y))
-    return _made(spec.name, X, y.astype(np.int64), train, test, len(kinds))
+    train, test = _split(table, path) if "split" in table.column_names else fixed_split(spec.name, len(y))
+    return _made(spec.name, X, y, train, test, classes, path)
 
 
 def encode(values: list[Any]) -> np.ndarray:
@@ -257,31 +353,46 @@ def encode(values: list[Any]) -> np.ndarray:
 
 
 def _images(spec: Spec, path: Path) -> Data:
-    try:
-        with np.load(path) as archive:
-            X = np.concatenate([archive["x_train"], archive["x_test"]])
-            count = len(archive["x_train"])
-            if spec.task:
-                place = [str(name) for name in archive["attr_names"]].index(spec.task)
-                labels = np.concatenate([archive["attr_train"][:, place], archive["attr_test"][:, place]])
-            else:
-                labels = np.concatenate([archive["y_train"], archive["y_test"]])
-    except (OSError, KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise ValueError(f"data: {path} cannot be read as images ({error}). Fetch it again.") from error
+    labels = ("attr_train", "attr_test", "attr_names") if spec.task else ("y_train", "y_test")
+    found = read_arrays(path, ["x_train", "x_test", *labels])
+    for part in ("train", "test"):
+        x, own = found[f"x_{part}"], found[f"{labels[0].partition('_')[0]}_{part}"]
+        if x.dtype != np.uint8 or x.ndim not in (3, 4):
+            raise ValueError(
+                f"data: {path}: x_{part} must be images as bytes, (n, h, w) or (n, h, w, channels), got dtype "
+                f"{x.dtype} and shape {x.shape}."
+            )
+        if own.dtype.kind not in "iub" or own.ndim != 1 + bool(spec.task) or len(own) != len(x):
+            raise ValueError(
+                f"data: {path}: labels must be whole numbers, one per image, got dtype {own.dtype} and shape "
+                f"{own.shape} for {len(x)} images of {part}."
+            )
+    if found["x_train"].shape[1:] != found["x_test"].shape[1:]:
+        shapes = " and ".join(str(found[f"x_{part}"].shape[1:]) for part in ("train", "test"))
+        raise ValueError(f"data: {path}: images of train and test must have one shape, got {shapes}.")
+    chosen: list[np.ndarray] = [found[name] for name in labels[:2]]
+    if spec.task:
+        tasks = [str(name) for name in found["attr_names"].ravel()]
+        widths = {values.shape[1] for values in chosen}
+        if spec.task not in tasks or widths != {len(tasks)}:
+            raise ValueError(f"data: {path} has no task {spec.task} among {len(tasks)} names for columns {widths}.")
+        chosen = [values[:, tasks.index(spec.task)] for values in chosen]
+    X = np.concatenate([found["x_train"], found["x_test"]])
     X = (X if X.ndim == 4 else X[..., None]).astype(np.float32) / 255
-    kinds, y = np.unique(labels, return_inverse=True)
-    rows = np.arange(len(y))
-    return _made(spec.name, X, y.astype(np.int64), rows[:count], rows[count:], len(kinds))
+    kinds, y = np.unique(np.concatenate(chosen), return_inverse=True)
+    rows, count = np.arange(len(y)), len(found["x_train"])
+    return _made(spec.name, X, y.astype(np.int64), rows[:count], rows[count:], len(kinds), path)
 
 
 def _text(spec: Spec, path: Path) -> Data:
-    table = read_parquet(path)
-    split = np.asarray(table["split"].to_pylist())
-    train, test = np.flatnonzero(split == "train"), np.flatnonzero(split == "test")
-    words = [re.findall(r"[a-z0-9']+", text.lower().replace("<br />", " ")) for text in table["text"].to_pylist()]
-    y = np.asarray(table["label"].to_pylist(), dtype=np.int64)
-    X = token_ids(words, train)
-    return _made(spec.name, X, y, train, test, int(y.max()) + 1)
+    table = read_parquet(path, ["text", "label", "split"])
+    train, test = _split(table, path)
+    texts = _values(table, "text", path, TEXT)
+    if None in texts:
+        raise ValueError(f"data: {path}: column text must not have missing texts, got {texts.count(None)}.")
+    words = [re.findall(r"[a-z0-9']+", text.lower().replace("<br />", " ")) for text in texts]
+    y, classes = _labels(_values(table, "label", path, ("int", "uint")), path, "label")
+    return _made(spec.name, token_ids(words, train), y, train, test, classes, path)
 
 
 def token_ids(words: list[list[str]], train: np.ndarray) -> np.ndarray:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,36 @@ from lowchurn.strategies import (
 
 NETWORKS = ("fcn", "convnet", "transformer", "resnet")
 STARTS = ("warm", "cold", "default", "both")
+# The smallest and largest values of what is counted. Rows are written with 64-bit numbers, and more trials than the
+# last limit would only be a slip of the keyboard.
+LIMITS = {
+    **dict.fromkeys(
+        ("initial", "validation", "batch", "patience", "epochs", "jobs", "block", "threads"), (1, 2**31 - 1)
+    ),
+    "seed": (0, 2**63 - 1),
+    "trials": (1, 100_000),
+}
+
+
+def check_counts(who: str, counts: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse numbers outside of :data:`LIMITS`; None is passed over.
+
+    Examples
+    --------
+    >>> from lowchurn.bench.protocol import check_counts
+    >>> check_counts("bench run", {"trials": 0}, prefix="--")
+    Traceback (most recent call last):
+    ...
+    ValueError: bench run: --trials must be a whole number of at least 1, got 0.
+    """
+    for name, value in counts.items():
+        low, high = LIMITS[name]
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            raise ValueError(f"{who}: {prefix}{name} must be a whole number of at least {low}, got {value!r}.")
+        if value > high:
+            raise ValueError(f"{who}: {prefix}{name} must be at most {high}, got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -72,15 +103,13 @@ class Protocol:
 
     def __post_init__(self) -> None:
         check_choice("bench", "loss", self.loss, ("log", "squared"))
-        if not re.fullmatch(rf"({'|'.join(NETWORKS)})-[1-9]\d*", self.network):
+        if not re.fullmatch(rf"({'|'.join(NETWORKS)})-[1-9][0-9]{{0,17}}", self.network):
             raise ValueError(
                 f"bench: network must be one of {', '.join(NETWORKS)} and a size, such as fcn-1000, "
                 f"got {self.network!r}."
             )
-        for name in ("initial", "validation", "batch", "patience", "epochs"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"bench: {name} must be a whole number of at least 1, got {value!r}.")
+        names = ("initial", "validation", "batch", "patience", "epochs", "seed")
+        check_counts("bench", {name: getattr(self, name) for name in names})
 
     @property
     def rows_needed(self) -> int:
@@ -242,19 +271,46 @@ def start_of(strategy: Strategy) -> str:
 
 def make_network(name: str, data: Data) -> Any:
     """The paper's network of that name for this data set."""
+    return _network(name, data.name, data.X.shape[1:], data.X.dtype.kind, data.classes)
+
+
+def _network(name: str, dataset: str, shape: tuple[int, ...], kind: str, classes: int) -> Any:
     from lowchurn.nets import networks
 
-    kind, size = name.rsplit("-", 1)
-    shape = data.X.shape[1:]
-    if kind == "fcn":
-        if data.X.dtype.kind != "f":
-            raise ValueError(f"bench: {name} reads numbers, but {data.name} holds words. Use a transformer.")
-        return networks.fcn(int(size), inputs=int(np.prod(shape)), classes=data.classes)
-    if kind == "transformer":
-        if data.X.dtype.kind == "f":
-            raise ValueError(f"bench: {name} reads words, but {data.name} holds numbers.")
-        return networks.transformer(int(size), length=LENGTH, classes=data.classes, vocabulary=VOCABULARY)
+    family, size = name.rsplit("-", 1)
+    if family == "fcn":
+        if kind != "f":
+            raise ValueError(f"bench: {name} reads numbers, but {dataset} holds words. Use a transformer.")
+        return networks.fcn(int(size), inputs=int(np.prod(shape)), classes=classes)
+    if family == "transformer":
+        if kind == "f":
+            raise ValueError(f"bench: {name} reads words, but {dataset} holds numbers.")
+        return networks.transformer(int(size), length=LENGTH, classes=classes, vocabulary=VOCABULARY)
     if len(shape) != 3:
-        raise ValueError(f"bench: {name} reads images, but {data.name} has rows of shape {shape}.")
-    make = {"convnet": networks.convnet, "resnet": networks.resnet}[kind]
-    return make(int(size), shape=shape, classes=data.classes)
+        raise ValueError(f"bench: {name} reads images, but {dataset} has rows of shape {shape}.")
+    make = {"convnet": networks.convnet, "resnet": networks.resnet}[family]
+    return make(int(size), shape=shape, classes=classes)
+
+
+def count_weights(name: str, data: Data) -> int:
+    """Weights of the paper's network of that name for this data set; nothing is allocated.
+
+    Examples
+    --------
+    >>> from lowchurn.bench.loading import load
+    >>> from lowchurn.bench.protocol import count_weights
+    >>> count_weights("fcn-1000000000", load("wine"))
+    17000000003
+    """
+    return _count_weights(name, data.name, data.X.shape[1:], data.X.dtype.kind, data.classes)
+
+
+@lru_cache(maxsize=1024)
+def _count_weights(name: str, dataset: str, shape: tuple[int, ...], kind: str, classes: int) -> int:
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return sum(p.numel() for p in _network(name, dataset, shape, kind, classes).parameters())
+    except (RuntimeError, TypeError, OverflowError):
+        raise ValueError(f"bench: network {name!r} is too large to be made. Ask for a smaller one.") from None

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import datetime
+import lzma
 import os
+import re
 import subprocess
+import tarfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lowchurn import __version__
+from lowchurn._files import scratch_folder
 from lowchurn.bench.loading import Data, load
-from lowchurn.bench.protocol import Protocol, check_size, draw, make_network
-from lowchurn.bench.store import FINISHED, Row, Store, key_of
+from lowchurn.bench.protocol import Protocol, check_counts, check_size, count_weights, draw
+from lowchurn.bench.store import FINISHED, MOST_BYTES, Row, Store, key_of
 from lowchurn.bench.trials import COPIES, needed_by, row_of, run_trials
 from lowchurn.checks import check_choice
 from lowchurn.strategies import Strategy
@@ -75,7 +81,8 @@ def run(
     jobs : int, optional
         Blocks at a time on a GPU, by default 4 for small networks, so that the last models of one do not leave it idle.
     block : int, optional
-        Trials in a block; by default as many as memory allows, on a CPU about half a minute of work.
+        Trials in a block; by default as many as memory allows, on a CPU about half a minute of work. Fewer where
+        memory does not suffice.
     retry_failed : bool
         Try failed rows again.
     tell : function
@@ -87,9 +94,9 @@ def run(
         How many rows were ``there``, are ``new``, and ``failed`` among the new ones.
     """
     check_choice("bench", "dtype", dtype, ("float32", "float64"))
-    for name, value in (("trials", trials), ("jobs", jobs or 1), ("block", block or 1)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"bench: {name} must be a whole number of at least 1, got {value!r}.")
+    check_counts("bench", {"trials": trials, "jobs": jobs, "block": block, "threads": threads})
+    datasets, protocols = list(dict.fromkeys(datasets)), list(dict.fromkeys(protocols))
+    settings = list(dict.fromkeys(settings))
     on_gpu = _on_gpu(device)
     if on_gpu:
         _give_back_memory()  # what an earlier run in this process has kept
@@ -99,21 +106,21 @@ def run(
         raw = load(name, data)
         for protocol in protocols:
             check_size(raw, protocol)
+            count_weights(protocol.network, raw)  # a network that this data set does not suit is refused
             loaded[name, protocol.scale] = raw.scaled() if protocol.scale else raw
+    places = [(loaded[name, protocol.scale], protocol) for name in datasets for protocol in protocols]
+    room = _Room(device, dtype, len(needed_by(tuple(settings))))
+    at_once = room.check(_still_missing(store, places, settings, trials, retry_failed), jobs)
     with store.writing():
         store.check_same_data({name: one.fingerprint for (name, _), one in loaded.items()})
-        done = store.done(retry_failed=retry_failed)
         counts = {"there": 0, "new": 0, "failed": 0}
         blocks: list[Block] = []
-        for name in datasets:
-            for protocol in protocols:
-                one = loaded[name, protocol.scale]
-                missing = _missing(one, protocol, settings, trials, done)
-                counts["there"] += len(settings) * trials - sum(map(len, missing.values()))
-                size = block or _block_size(one, protocol, len(needed_by(tuple(settings))), on_gpu, jobs)
-                blocks += _cut(one, protocol, missing, size)
+        for one, protocol, missing in _still_missing(store, places, settings, trials, retry_failed):
+            counts["there"] += len(settings) * trials - sum(map(len, missing.values()))
+            size = block or _block_size(one, protocol, room.models, on_gpu, jobs)
+            blocks += _cut(one, protocol, missing, min(size, room.trials(one, protocol, at_once)))
         blocks.sort(key=lambda b: -_cost(b))  # the longest first: no long one is left alone at the end
-        workers = min(jobs or (4 if on_gpu else 1), max(1, len(blocks)))
+        workers = min(at_once, max(1, len(blocks)))
         limit = _gpu_memory() / workers if on_gpu else None
 
         def work(one: Block) -> None:
@@ -195,21 +202,51 @@ def failed_row(block: Block, trial: int, strategy: Strategy, reason: str, dtype:
     return row | nothing
 
 
-def _missing(
-    data: Data, protocol: Protocol, settings: Sequence[Strategy], trials: int, done: set[tuple]
-) -> dict[int, list[Strategy]]:
-    """Settings that each trial still needs."""
-    place = {"dataset": data.name, **protocol.key}
-    found: dict[int, list[Strategy]] = {}
+Missing = dict[int, list[Strategy]]  # settings that each trial still needs
+
+
+def _still_missing(
+    store: Store, places: list[tuple[Data, Protocol]], settings: Sequence[Strategy], trials: int, retry_failed: bool
+) -> Iterator[tuple[Data, Protocol, Missing]]:
+    """What the store does not contain yet, for each data set and protocol."""
+    done = store.done(retry_failed=retry_failed)
+    for data, protocol in places:
+        wanted = _keys(data.name, protocol, settings, trials)
+        missing: Missing = {}
+        for (strategy, trial), key in wanted:
+            if key not in done:
+                missing.setdefault(trial, []).append(strategy)
+        yield data, protocol, missing
+
+
+def _keys(
+    dataset: str, protocol: Protocol, settings: Sequence[Strategy], trials: int
+) -> Iterator[tuple[tuple[Strategy, int], tuple]]:
+    """The keys of all rows that are asked for."""
+    place = {"dataset": dataset, **protocol.key}
     for trial in range(trials):
-        some = [
-            s
-            for s in settings
-            if key_of(place | {"strategy": s.name, "setting": s.setting, "trial": trial}) not in done
-        ]
-        if some:
-            found[trial] = some
-    return found
+        for s in settings:
+            yield (s, trial), key_of(place | {"strategy": s.name, "setting": s.setting, "trial": trial})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many of the rows that were asked for are finished and failed, and what happened to the first that failed."""
+
+    finished: int
+    failed: int
+    reason: str
+
+
+def outcome(
+    store: Store, datasets: Sequence[str], protocols: Sequence[Protocol], settings: Sequence[Strategy], trials: int
+) -> Outcome:
+    """What the store contains of the rows that were asked for, whenever they were made."""
+    states = {key_of(row): row["status"] for row in store.rows()}
+    wanted = [key for name in datasets for p in protocols for _, key in _keys(name, p, settings, trials)]
+    found = [states[key] for key in wanted if key in states]
+    failed = [state for state in found if state != FINISHED]
+    return Outcome(len(found) - len(failed), len(failed), failed[0] if failed else "")
 
 
 def _cut(data: Data, protocol: Protocol, missing: dict[int, list[Strategy]], size: int) -> Iterator[Block]:
@@ -218,12 +255,8 @@ def _cut(data: Data, protocol: Protocol, missing: dict[int, list[Strategy]], siz
         yield Block(data, protocol, {trial: missing[trial] for trial in trials[first : first + size]})
 
 
-def _weights(data: Data, protocol: Protocol) -> int:
-    return sum(p.numel() for p in make_network(protocol.network, data).parameters())
-
-
 def _cost(block: Block) -> float:
-    return block.models * _weights(block.data, block.protocol)
+    return block.models * count_weights(block.protocol.network, block.data)
 
 
 def _block_size(data: Data, protocol: Protocol, models: int, on_gpu: bool, jobs: int | None) -> int:
@@ -231,11 +264,72 @@ def _block_size(data: Data, protocol: Protocol, models: int, on_gpu: bool, jobs:
 
     Averages of trained models are made some at a time when training has given its memory back.
     """
-    each = models * _weights(data, protocol)
+    each = models * count_weights(protocol.network, data)
     if not on_gpu:
         return max(1, int(BLOCK_WEIGHTS // each))
     rows = models * (protocol.initial + protocol.batch) * (data.classes * 8 + 40)  # targets, orders, row numbers
     return max(1, int(0.8 * _gpu_memory() / (jobs or 4) // (4 * COPIES * each + rows)))
+
+
+class _Room:
+    """What blocks need and what memory there is, so that a run that cannot fit is refused before it is killed.
+
+    Training adapts to the memory that is left: some models at a time, at least one. What it cannot do without is the
+    weights of all models of a trial, one model in training, the template, and the numbers that fresh weights are drawn
+    from. On a GPU too much is an error rather than the end of the process, so only what is sure to fail is refused.
+    """
+
+    TRAINING = 14  # copies of the weights that the template and one model in training take at most
+    KEPT = 2  # copies of each model's weights: the result, and what is measured
+    DRAWN = 2**25  # random numbers at a time, see `nets.starts`, in float64 with a few copies
+
+    def __init__(self, device: str, dtype: str, models: int) -> None:
+        import torch
+
+        from lowchurn.nets._memory import free_memory
+        from lowchurn.nets.train import _find_device
+
+        self.place = _find_device(device)
+        self.item, self.models = getattr(torch, dtype).itemsize, models
+        free = free_memory(self.place)
+        self.on_gpu = self.place.type == "cuda"
+        self.free = free if free is None or self.on_gpu else 0.8 * free  # stacks of more models take a part
+
+    def _parts(self, data: Data, protocol: Protocol) -> tuple[float, float]:
+        """Bytes that a block takes whatever its size, and for each of its trials."""
+        weights = count_weights(protocol.network, data)
+        if self.on_gpu:
+            return 6.0 * self.item * weights, float(self.item * weights * (self.models + 1))
+        drawn = max(min((self.models + 1) * weights, self.DRAWN), weights)
+        fixed = self.TRAINING * self.item * weights + 4 * 8 * drawn + 2 * data.X.nbytes
+        return float(fixed), float(self.KEPT * self.item * weights * (self.models + 1))
+
+    def check(self, missing: Iterator[tuple[Data, Protocol, Missing]], jobs: int | None) -> int:
+        """Blocks that can be run at a time; an error where one trial of a block is too large."""
+        from lowchurn.nets._memory import in_words
+
+        at_once = jobs or (4 if self.on_gpu else 1)
+        for data, protocol, some in missing:
+            need = sum(self._parts(data, protocol))
+            if not some or self.free is None:
+                continue
+            if need > self.free:
+                raise ValueError(
+                    f"bench: {protocol.network} on {data.name} has {count_weights(protocol.network, data):,} weights, "
+                    f"and a trial trains {self.models + 1} such models, which needs about {in_words(need)} of memory; "
+                    f"{in_words(self.free)} can be used on {self.place}. Ask for fewer strategies at a time or for a "
+                    "smaller network."
+                )
+            if not self.on_gpu:
+                at_once = min(at_once, max(1, int(self.free // need)))
+        return at_once
+
+    def trials(self, data: Data, protocol: Protocol, at_once: int) -> int:
+        """Trials that may be in a block."""
+        if self.free is None or self.on_gpu:
+            return 2**31
+        fixed, each = self._parts(data, protocol)
+        return max(1, int((self.free / at_once - fixed) // each))
 
 
 def _on_gpu(device: str) -> bool:
@@ -259,7 +353,7 @@ def _gpu_memory() -> float:
 
 
 def code_version() -> str:
-    """The package's version and, in a repository (or from ``LOWCHURN_COMMIT``), its commit."""
+    """Return the package's version and, in a repository (or from ``LOWCHURN_COMMIT``), its commit."""
     commit = os.environ.get("LOWCHURN_COMMIT", "")
     if not commit:
         here = Path(__file__).parent
@@ -274,8 +368,43 @@ def code_version() -> str:
 
 
 def copy_rows(source: Store, target: Store) -> int:
-    """Add the rows of one store that another does not hold yet; says how many."""
+    """Add the rows of one store that another does not contain yet, and return how many."""
     return target.append(source.rows())
+
+
+@contextmanager
+def opened_store(source: Path) -> Iterator[Store]:
+    """A store in a folder or in a tar file, of which only segments are unpacked, to a folder that is removed."""
+    with scratch_folder() as folder:
+        place = source
+        if source.is_file():
+            _unpack_segments(source, folder)
+            place = folder
+        if not (place / "segments").is_dir():
+            raise ValueError(f"bench import: {source} is not a store: it has no folder named segments.")
+        yield Store(place)
+
+
+def _unpack_segments(source: Path, folder: Path) -> None:
+    unpacked = 0
+    try:
+        with tarfile.open(source) as tar:
+            for member in tar:
+                found = re.fullmatch(r"(?:\./)?segments/([^/.][^/]*)", member.name)
+                if not found or not member.isreg():
+                    continue
+                unpacked += member.size
+                if member.size > MOST_BYTES or unpacked > 8 * MOST_BYTES:
+                    raise ValueError(
+                        f"bench import: {source} unpacks to more than a store can hold ({unpacked:,} bytes and more)."
+                    )
+                (folder / "segments").mkdir(exist_ok=True)
+                content = tar.extractfile(member)
+                assert content is not None  # it is a regular file
+                (folder / "segments" / found[1]).write_bytes(content.read())
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"bench import: {source} is neither a folder nor a whole tar file ({reason}).") from None
 
 
 def summary(store: Store) -> list[dict[str, Any]]:
@@ -299,4 +428,4 @@ def summary(store: Store) -> list[dict[str, Any]]:
     ]
 
 
-__all__ = ["Block", "code_version", "copy_rows", "run", "summary"]
+__all__ = ["Block", "Outcome", "code_version", "copy_rows", "opened_store", "outcome", "run", "summary"]

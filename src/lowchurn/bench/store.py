@@ -1,15 +1,17 @@
 """Where results lie: a folder of small files, each written once and never touched again.
 
 A finished block of work is one file under ``segments/``, named ``NUMBER-CHECKSUM.parquet`` (or ``.json.gz``, column
-by column, where pyarrow is not installed). It is written beside, flushed to disk and then renamed: whatever happens,
-it is there with all of its rows or not at all. One process at a time may write; any may read:
+by column, where pyarrow is not installed). It is written as a draft, flushed to disk and then renamed: whatever
+happens, it is there with all of its rows or not at all. One process at a time may write; any may read:
 
     duckdb -c "select * from 'STORE/segments/*.parquet'"
+
+A segment may come from another machine or be damaged: its size, structure, types and ranges are checked when it is
+read, and what does not fit is an error that names the file.
 """
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import io
@@ -18,14 +20,19 @@ import math
 import os
 import re
 import threading
+import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lowchurn._files import write_file
+from lowchurn._reading import read_json
+
 Row = dict[str, Any]
 
-# What a row says, with its type; the first ones together are its key.
+# The columns of a row with their types; the first ones together are its key.
 KEY: dict[str, type] = {
     "dataset": str,
     "network": str,
@@ -63,12 +70,18 @@ VALUES: dict[str, type] = {
     "created": str,
 }
 COLUMNS = {**KEY, **VALUES}
+SHARES = ("accuracy", "churn", "broken", "fixed", "base_accuracy")  # numbers between 0 and 1
+SIGNED = ("validation_loss",)  # the only number that may be negative
 FINISHED = "finished"
-_SEGMENT = re.compile(r"^(\d{6})-([0-9a-f]{16})\.(parquet|json\.gz)$")
+# What distinguishes two rows of one key; where and when they were made does not.
+MEASURED = ("start", "seed", *SHARES, "epochs", "validation_loss", "test_rows", "data")
+# Far more than a store needs; a small file that claims more is damaged or made to exhaust the memory.
+MOST_BYTES, MOST_ROWS, LONGEST_TEXT = 2**29, 10**7, 10**4
+_SEGMENT = re.compile(r"([0-9]{6,})-([0-9a-f]{16})\.(parquet|json\.gz)")
 
 
 def key_of(row: Row) -> tuple:
-    """What makes a row unique."""
+    """The values that make a row unique."""
     return tuple(row[name] for name in KEY)
 
 
@@ -121,30 +134,46 @@ class Store:
             self._found, self._read = {}, set()  # somebody took files away
         for path in files:
             if path.name not in self._read:
-                self._add(path.name, _segment(path))
+                self._add(path, _segment(path))
         return self._found
 
-    def _add(self, name: str, rows: list[Row]) -> None:
+    def _add(self, path: Path, rows: list[Row]) -> None:
         for row in rows:
             key = key_of(row)
-            if key not in self._found or self._found[key]["status"] != FINISHED:
+            old = self._found.get(key)
+            if old is None or old["status"] != FINISHED:
                 self._found[key] = row
-        self._read.add(name)
+            elif row["status"] == FINISHED and any(row[name] != old[name] for name in MEASURED):
+                raise ValueError(
+                    f"store: {path} contains another result of a row that an earlier segment has finished "
+                    f"({row['dataset']}, {row['network']}, {row['strategy']}, {row['setting']}, trial {row['trial']}). "
+                    "Move one of the two files away."
+                )
+        self._read.add(path.name)
 
     def _files(self) -> list[Path]:
-        if not self.segments.is_dir():
+        """The segments, the oldest first."""
+        for folder in (self.folder, self.segments):
+            if folder.exists() and not folder.is_dir():
+                raise ValueError(f"store: {self.folder} is not a store: {folder} is not a folder.")
+        try:
+            names = os.listdir(self.segments)
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise ValueError(f"store: cannot read {self.segments}: {error.strerror}.") from None
         found = []
-        for path in sorted(self.segments.iterdir()):
-            if path.name.startswith("."):
+        for name in names:
+            if name.startswith("."):
                 continue  # being written, or left behind by a killed writer
-            if not _SEGMENT.match(path.name):
-                raise ValueError(f"store: {path} is not a segment of a store. Move it away.")
-            found.append(path)
-        return found
+            match = _SEGMENT.fullmatch(name)
+            if not match or not (self.segments / name).is_file():
+                raise ValueError(f"store: {self.segments / name} is not a segment of a store. Move it away.")
+            found.append((int(match[1]), name))
+        return [self.segments / name for _, name in sorted(found)]
 
     def append(self, rows: Iterable[Row]) -> int:
-        """Write rows that are not there yet, all or none; says how many.
+        """Write rows that are not there yet, all or none, and return how many.
 
         A key with a failure may be written again, a finished one may not.
         """
@@ -176,22 +205,15 @@ class Store:
 
     def _write(self, rows: list[Row]) -> None:
         content, ending = encode(rows)
-        number = max((int(path.name[:6]) for path in self._files()), default=0) + 1
-        name = f"{number:06d}-{hashlib.sha256(content).hexdigest()[:16]}.{ending}"
-        beside = self.segments / f".writing-{os.getpid()}-{number}"
+        files = self._files()
+        number = _number(files[-1]) + 1 if files else 1
+        path = self.segments / f"{number:06d}-{hashlib.sha256(content).hexdigest()[:16]}.{ending}"
         try:
-            with open(beside, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, self.segments / name)
-            _flush_folder(self.segments)
-            self._add(name, rows)
-        except OSError as error:
-            beside.unlink(missing_ok=True)
-            raise OSError(
-                error.errno, f"store: cannot write to {self.segments} ({error.strerror}); what was there is unharmed"
-            ) from error
+            write_file(path, content)
+        except ValueError as error:
+            raise OSError(f"store: cannot write to {self.segments} ({error}); what was there is unharmed") from None
+        _flush_folder(self.segments)
+        self._add(path, rows)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -203,44 +225,103 @@ class Store:
             finally:
                 self._held -= 1
             return
-        try:
-            self.segments.mkdir(parents=True, exist_ok=True)
-            file = open(self.folder / "lock", "a")  # noqa: SIM115 - it is held for long
-        except OSError as error:
-            raise OSError(error.errno, f"store: cannot write to {self.folder} ({error.strerror})") from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ValueError(f"store: another process is writing to {self.folder}. Wait for it to end.") from None
-            for left in self.segments.glob(".writing-*"):
-                left.unlink()  # nobody else writes now: a killed writer left it
+        with self._locked():
+            for pattern in (".writing-*", ".*.lowchurn"):
+                for left in self.segments.glob(pattern):
+                    left.unlink(missing_ok=True)  # nobody else writes now: a killed writer left it
             self._held = 1
             try:
                 yield
             finally:
                 self._held = 0
 
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            from filelock import FileLock, Timeout
+        except ImportError as error:
+            raise ImportError('writing to a store needs filelock: pip install "lowchurn[bench]"') from error
+        self._files()  # a folder that is not a store stays as it is
+        lock = FileLock(self.folder / "lock", timeout=0, thread_local=False)
+        try:
+            self.segments.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout:
+            raise ValueError(f"store: another process is writing to {self.folder}. Wait for it to end.") from None
+        except (OSError, NotImplementedError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OSError(f"store: cannot write to {self.folder} ({reason}).") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _number(path: Path) -> int:
+    return int(path.name.partition("-")[0])
+
 
 def _segment(path: Path) -> list[Row]:
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest()[:16] != path.name[7:23]:
-        raise ValueError(
-            f"store: {path} is damaged: its content does not match the checksum in its name. Move it away and "
-            "run the same command again; only its rows are made anew."
-        )
-    return decode(content, path.suffix == ".parquet")
+    """The rows of a segment; whatever is wrong with it is one line that names it."""
+    advice = "Move it away and run the same command again; only its rows are made anew."
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is larger than {MOST_BYTES:,} bytes")
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest()[:16] != path.name.partition("-")[2][:16]:
+            raise ValueError("its content does not match the checksum in its name")
+        rows = decode(content, path.suffix == ".parquet")
+        if len({key_of(row) for row in rows}) < len(rows):
+            raise ValueError("it contains a key twice")
+    except OSError as error:
+        raise ValueError(f"store: cannot read {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise ValueError(f"store: {path} is damaged: {str(error).rstrip('.')}. {advice}") from None
+    return rows
 
 
 def checked(row: Row) -> Row:
-    """The row with exactly the columns of the store, in their types."""
-    wrong = set(row) ^ set(COLUMNS)
-    if wrong:
-        raise ValueError(f"store: a row must have the columns of the store; wrong or missing: {sorted(wrong)}.")
-    return {
+    """The row with exactly the columns of the store, converted to their types and checked.
+
+    Examples
+    --------
+    >>> from lowchurn.bench.store import COLUMNS, checked
+    >>> row = {name: kind() for name, kind in COLUMNS.items()}
+    >>> checked(row | {"accuracy": 7})
+    Traceback (most recent call last):
+    ...
+    ValueError: store: accuracy must be in [0, 1], got 7.0.
+    """
+    _check_columns(row)
+    converted = {
         name: None if row[name] is None and name in VALUES and kind is not str else kind(row[name])
         for name, kind in COLUMNS.items()
     }
+    _check_values(converted)
+    return converted
+
+
+def _check_columns(row: Iterable[str]) -> None:
+    wrong = set(row) ^ set(COLUMNS)
+    if wrong:
+        raise ValueError(f"store: a row must have the columns of the store; wrong or missing: {sorted(wrong)}.")
+
+
+def _check_values(row: Row) -> None:
+    """Types and ranges, nothing converted: what is read is what was written."""
+    for name, kind in COLUMNS.items():
+        value = row[name]
+        if value is None and name in VALUES and kind is not str:
+            continue
+        found: type = type(value)
+        if found is not kind and not (kind is float and found is int):
+            raise ValueError(f"store: {name} must be of type {kind.__name__}, got {str(value)[:50]!r}.")
+        if kind is str and len(value) > LONGEST_TEXT:
+            raise ValueError(f"store: {name} must have at most {LONGEST_TEXT} characters, got {len(value)}.")
+        if kind is int and value >= 2**63:
+            raise ValueError(f"store: {name} must be below 2**63, got {value}.")
+        if (name in SHARES and value > 1) or (kind in (int, float) and name not in SIGNED and value < 0):
+            raise ValueError(f"store: {name} must be {'in [0, 1]' if name in SHARES else 'at least 0'}, got {value}.")
 
 
 def encode(rows: list[Row]) -> tuple[bytes, str]:
@@ -258,18 +339,64 @@ def encode(rows: list[Row]) -> tuple[bytes, str]:
 
 
 def decode(content: bytes, parquet: bool) -> list[Row]:
-    """The rows of a file."""
-    if not parquet:
-        saved = json.loads(gzip.decompress(content))
-        columns = {name: [value] * saved["rows"] for name, value in saved["same"].items()} | saved["columns"]
-        return [checked(dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+    """The rows of a file, checked."""
+    rows = _from_parquet(content) if parquet else _from_json(content)
+    for row in rows:
+        _check_values(row)
+    return rows
+
+
+def _from_parquet(content: bytes) -> list[Row]:
     try:
+        import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ImportError('reading this store needs pyarrow: pip install "lowchurn[bench]"') from error
-    # A small file is read here and now: with threads of its own pyarrow aborts a process that ends too soon after.
-    rows: list[Row] = pq.ParquetFile(io.BytesIO(content), pre_buffer=False).read(use_threads=False).to_pylist()
+    try:
+        file = pq.ParquetFile(io.BytesIO(content), pre_buffer=False)
+        _check_columns(file.schema_arrow.names)
+        groups = [file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)]
+        if file.metadata.num_rows > MOST_ROWS or sum(groups) > MOST_BYTES:
+            raise ValueError(f"it contains {file.metadata.num_rows:,} rows in {sum(groups):,} bytes, too many to read")
+        # A small file is read here and now: with threads of its own pyarrow aborts a process that ends too soon after.
+        rows: list[Row] = file.read(use_threads=False).to_pylist()
+    except (pa.ArrowException, OSError, OverflowError) as error:
+        raise ValueError(f"it cannot be read as Parquet ({' '.join(str(error).split())})") from None
     return rows
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A segment without pyarrow: columns that are the same in all rows are written once."""
+
+    rows: int
+    same: dict[str, str | int | float | bool | None]
+    columns: dict[str, list[str | int | float | bool | None]]
+
+
+def _from_json(content: bytes) -> list[Row]:
+    try:
+        with gzip.open(io.BytesIO(content)) as file:
+            text = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"it cannot be unpacked ({error})") from None
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
+    saved = read_json("store", "its content", text, _Packed)
+    _check_columns([*saved.same, *saved.columns])
+    lengths = {len(values) for values in saved.columns.values()} or {1}  # keys differ, so one column of them does
+    if lengths != {saved.rows} or set(saved.same) & set(saved.columns):
+        raise ValueError(f"its columns have {sorted(lengths)} values for {saved.rows} rows")
+    names = list(saved.columns)
+    # Numbers without a fraction may have lost it on the way.
+    kinds = [(name, float) for name, kind in COLUMNS.items() if kind is float]
+    rows = [saved.same | dict(zip(names, values, strict=True)) for values in zip(*saved.columns.values(), strict=True)]
+    rows = rows or [dict(saved.same)]
+    return [
+        {name: row[name] for name in COLUMNS}
+        | {name: kind(row[name]) for name, kind in kinds if type(row[name]) is int}
+        for row in rows
+    ]
 
 
 def _without_nan(row: Row) -> Row:
@@ -287,8 +414,10 @@ def _as_json(rows: list[Row]) -> str:
 
 
 def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Make the name of a new file as durable as its content, where the system can flush folders."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

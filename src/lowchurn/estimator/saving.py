@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
 from lowchurn._model_files import Refused, hex_number, labels_to_plain, reading
 from lowchurn.checks import unknown_name
-from lowchurn.estimator.base import Base, Behind, inner_model, positions
+from lowchurn.estimator.base import Base, Behind, inner_model
 from lowchurn.estimator.candidates import BASE, Dialled, Trained, dialled, take_apart
 from lowchurn.estimator.choose import Desk, Offer, Served
 from lowchurn.estimator.frontier import Frontier
+from lowchurn.estimator.labels import positions
 from lowchurn.estimator.model_file import FORMAT, DialEntry, Entry, check_weights, classes_of, read_description
+from lowchurn.estimator.own_kind import unfitted
 from lowchurn.learners import ALL, learner_for
 from lowchurn.learners.rows import RowsLearner
 from lowchurn.learners.skops import load_skops
@@ -273,7 +275,7 @@ class Mixture:
 
 def _unfitted(estimator: Any) -> Any:
     """A clone of an estimator without code in it: a network is named, not written."""
-    estimator = clone(estimator)
+    estimator = unfitted(estimator)
     for found in [estimator, *estimator.get_params(deep=True).values()]:
         if isinstance(found, NetworkClassifier):
             found.set_params(network=network_name(found.network))

@@ -39,6 +39,8 @@ class Network(nn.Module):
         starts = self.starts()
         with torch.no_grad():
             for name, parameter in self.named_parameters():
+                if parameter.is_meta:
+                    continue  # it has a shape and no values: somebody counts the weights
                 limit, constant = starts[name]
                 draw = torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
                 parameter.copy_((2 * draw - 1) * limit + constant)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
+import joblib
 import numpy as np
 import torch
 from torch import nn
 
 from lowchurn.checks import check_choice
 from lowchurn.nets import draws
+from lowchurn.nets._memory import free_memory, in_words
 from lowchurn.nets.data import Data, as_int64
 from lowchurn.nets.stacks import Settings, Stack, make_stack
 from lowchurn.nets.starts import State, blend, fresh_buffers, fresh_state, make_template
@@ -79,9 +81,9 @@ def train(
         Of products on a GPU: "auto" is bfloat16 for convnets and full float32 accuracy for the rest.
     memory_limit : float, optional
         Bytes that a stack may take; more models are trained in several stacks, one after the other. By default
-        60 % of the GPU's free memory, or 25 % of the machine's.
+        60 % of the GPU's free memory, or 25 % of the machine's. The results of all models are not part of it.
     threads : int, optional
-        CPU threads for fully connected networks; by default one a core.
+        CPU threads for fully connected networks; by default one per core.
     progress : bool, default True
         Show a progress bar where the output is a terminal.
     generic : bool, default False
@@ -93,6 +95,8 @@ def train(
 
     Raises
     ------
+    ValueError
+        Also where the weights of all models and one model in training need more memory than is free.
     TrainingInterrupted
         At ctrl-C, with what was finished.
 
@@ -119,7 +123,8 @@ def train(
     check_choice("train", "loss", loss, ("log", "squared"))
     check_choice("train", "dtype", dtype, ("float32", "float64"))
     check_choice("train", "precision", precision, ("auto", "float32", "bfloat16", "tf32"))
-    for name, value in (("epochs", epochs), ("patience", patience), ("batch_size", batch_size)):
+    counts = {"epochs": epochs, "patience": patience, "batch_size": batch_size}
+    for name, value in (counts if threads is None else counts | {"threads": threads}).items():
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"train: {name} must be a whole number of at least 1, got {value!r}.")
     settings = Settings(
@@ -129,7 +134,7 @@ def train(
         learning_rate=learning_rate,
         squared=loss == "squared",
         precision="ieee" if precision == "float32" else precision,
-        threads=threads or len(os.sched_getaffinity(0)),
+        threads=threads or joblib.cpu_count(),
     )
     template = make_template(network)
     pool = as_pool(X, settings)
@@ -138,6 +143,8 @@ def train(
         raise ValueError("train: tasks must hold at least one task, got none.")
     _check_output(template, pool, tasks[0].targets.shape[1])
     run = _Run(network, template, pool, tasks, settings, epochs, patience, restore_best, generic)
+    if memory_limit is None or settings.device.type == "cpu":  # a GPU may be shared by runs that give memory back
+        run.check_memory()
     with _progress_bar(len(tasks), progress) as advance:
         try:
             for chunk in run.chunks(memory_limit):
@@ -179,26 +186,48 @@ class _Run:
     def _place(self) -> tuple[torch.device, torch.dtype]:
         return self.settings.device, self.settings.dtype
 
-    def chunks(self, memory_limit: float | None) -> Iterator[list[int]]:
-        """Tasks that can share a stack (alike in shape and kind), as many at a time as memory allows."""
-        alike: dict[tuple, list[int]] = {}
+    def _alike(self) -> dict[tuple[int, int, bool, bool, bool], list[int]]:
+        """Tasks that can share a stack, by rows, held-out rows and what they need: mixing, twins, a limit on churn."""
+        alike: dict[tuple[int, int, bool, bool, bool], list[int]] = {}
         for i, task in enumerate(self.tasks):
             own = (task.mixing is not None, task.coupling is not None, task.limit is not None)
             alike.setdefault((len(task.rows), len(task.validation), *own), []).append(i)
+        return alike
+
+    def check_memory(self) -> None:
+        """Refuse what cannot fit: the system ends a process that takes more memory than there is."""
+        free = free_memory(self.settings.device)
+        weights = sum(p.numel() for p in self.template.parameters())
+        largest = max(
+            self._bytes_of(rows, held_out, steered, twins) for rows, held_out, _, twins, steered in self._alike()
+        )
+        need = self.settings.dtype.itemsize * weights * len(self.tasks) + largest
+        if free is not None and need > free:
+            raise ValueError(
+                f"train: {len(self.tasks)} models of {weights:,} weights need about {in_words(need)} of memory, "
+                f"but {in_words(free)} is free on {self.settings.device}. Train fewer at a time, or a smaller network."
+            )
+
+    def chunks(self, memory_limit: float | None) -> Iterator[list[int]]:
+        """Tasks that can share a stack, as many at a time as memory allows."""
         limit = _memory_limit(self.settings.device) if memory_limit is None else memory_limit
-        for (rows, held_out, _, twins, steered), members in alike.items():
-            size = max(1, int(limit // (self._bytes_of(rows, held_out, steered) * (2 if twins else 1))))
+        for (rows, held_out, _, twins, steered), members in self._alike().items():
+            size = max(1, int(limit // self._bytes_of(rows, held_out, steered, twins)))
             for first in range(0, len(members), size):
                 yield members[first : first + size]
 
-    def _bytes_of(self, rows: int, held_out: int, steered: bool) -> int:
+    @cached_property
+    def _activations(self) -> int:
+        return _activations(self.template, self.pool)
+
+    def _bytes_of(self, rows: int, held_out: int, steered: bool, twins: bool) -> int:
         """A generous estimate of what one model needs while it trains."""
         item = self.settings.dtype.itemsize
         weights = sum(p.numel() for p in self.template.parameters())
         classes = self.tasks[0].targets.shape[1]
         data = (rows + held_out) * (4 * 8 + (4 if steered else 2) * item * (classes + 1))
-        batch = max(self.settings.batch_size, 1) * (_activations(self.template, self.pool) + self.pool[0].numel())
-        return item * (6 * weights + 8 * batch) + data
+        batch = max(self.settings.batch_size, 1) * (self._activations + self.pool[0].numel())
+        return (item * (6 * weights + 8 * batch) + data) * (2 if twins else 1)
 
     def _start(self, tasks: list[Task], twins: bool) -> State:
         """Start weights (K, ...), twins side by side."""
@@ -395,9 +424,8 @@ def _activations(template: nn.Module, pool: torch.Tensor) -> int:
 
 
 def _memory_limit(device: torch.device) -> float:
-    if device.type == "cuda":
-        return 0.6 * torch.cuda.mem_get_info(device)[0]
-    return 0.25 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = free_memory(device)
+    return (0.6 if device.type == "cuda" else 0.25) * (2**32 if free is None else free)
 
 
 @contextmanager

@@ -1,0 +1,212 @@
+"""Stores from other machines, damaged or made by somebody else: one line that names the file, nothing lost."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowchurn.bench import store as store_module
+from lowchurn.bench.store import COLUMNS, Store, checked, encode
+from tests.bench.test_store import row
+
+
+def put(store, content, ending, number=1):
+    """Write a segment whose checksum is right, whatever it contains."""
+    store.segments.mkdir(parents=True, exist_ok=True)
+    path = store.segments / f"{number:06d}-{hashlib.sha256(content).hexdigest()[:16]}.{ending}"
+    path.write_bytes(content)
+    return path
+
+
+def packed(rows=1, same=None, columns=None, **more):
+    return gzip.compress(json.dumps({"rows": rows, "same": same or {}, "columns": columns or {}} | more).encode())
+
+
+def as_parquet(table):
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def table(**changes):
+    return pa.Table.from_pylist([row(0) | changes])
+
+
+BAD_VALUES = {
+    "accuracy": (7.0, -0.1, "high", True),
+    "churn": (1.0001,),
+    "trial": (-1, 0.5, "0", None, True),
+    "run_seed": (2**63,),
+    "scale": ("false", 1, None),
+    "dataset": (None, 3, "x" * 20000),
+    "status": (None,),
+    "seconds": (-1.0,),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in BAD_VALUES.items() for v in values])
+@pytest.mark.parametrize("ending", ["json.gz", "parquet"])
+def test_values_out_of_range_or_of_another_type_are_refused(tmp_path, name, value, ending):
+    store = Store(tmp_path)
+    store.append([row(5)])
+    if ending == "parquet" and value == 2**63:
+        return  # such a number does not fit into the column
+    content = packed(same=row(0) | {name: value}) if ending == "json.gz" else as_parquet(table(**{name: value}))
+    path = put(store, content, ending, number=2)
+    with pytest.raises(ValueError, match=rf"store: .*{path.name} is damaged: .*{name}.* Move it away"):
+        Store(tmp_path).rows()
+    path.unlink()
+    assert [r["trial"] for r in Store(tmp_path).rows()] == [5]
+
+
+def test_what_is_appended_is_checked_alike(tmp_path):
+    with pytest.raises(ValueError, match=r"store: accuracy must be in \[0, 1\], got 7.0"):
+        Store(tmp_path).append([row(0, accuracy=7)])
+    with pytest.raises(ValueError, match="store: trial must be at least 0, got -1"):
+        checked(row(-1))
+
+
+def bomb():
+    return gzip.compress(b"[" + b"0," * 2**20 + b"0]")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot be unpacked|not valid JSON"),
+        (b"no gzip", "cannot be unpacked"),
+        (packed()[:-9], "cannot be unpacked"),
+        (gzip.compress(b"{"), "not valid JSON"),
+        (gzip.compress(b"\xff\xff"), "not valid JSON"),
+        (gzip.compress(b"[" * 100000), "nested too deeply"),
+        (gzip.compress(b"[1, 2]"), "wrong structure"),
+        (packed(rows="3"), "wrong structure"),
+        (packed(columns={"accuracy": [[1]]}), "wrong structure"),
+        (packed(), "columns of the store; wrong or missing"),
+        (packed(same=row(0) | {"colour": 1}), r"wrong or missing: \['colour'\]"),
+        (packed(rows=10**12, same=row(0)), "values for 1000000000000 rows"),
+        (packed(rows=2, same=row(0), columns={"trial": [0, 1, 2]}), "values for 2 rows"),
+        (packed(rows=2, same=row(0) | {"trial": 0}, columns={"trial": [0, 1]}), "values for 2 rows"),
+        (
+            packed(rows=2, same={k: v for k, v in row(0).items() if k != "trial"}, columns={"trial": [1, 1]}),
+            "contains a key twice",
+        ),
+        (bomb(), "unpacks to more than 1,048,576 bytes"),
+    ],
+)
+def test_json_segments_that_cannot_be_are_one_line(tmp_path, monkeypatch, content, message):
+    monkeypatch.setattr(store_module, "MOST_BYTES", 2**20)
+    path = put(Store(tmp_path), content, "json.gz")
+    with pytest.raises(ValueError, match=message) as caught:
+        Store(tmp_path).rows()
+    assert path.name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot be read as Parquet"),
+        (b"PAR1 nothing PAR1", "cannot be read as Parquet"),
+        (as_parquet(table(accuracy=0.5))[:-20], "cannot be read as Parquet"),
+        (as_parquet(table(colour="red")), r"wrong or missing: \['colour'\]"),
+        (as_parquet(table().drop_columns(["churn"])), r"wrong or missing: \['churn'\]"),
+        (as_parquet(table(trial=[1, 2])), "trial must be of type int"),
+        (as_parquet(pa.concat_tables([table(), table()])), "contains a key twice"),
+        (as_parquet(pa.concat_tables([table()] * 20)), "contains 20 rows .* too many to read"),
+    ],
+)
+def test_parquet_segments_that_cannot_be_are_one_line(tmp_path, monkeypatch, content, message):
+    monkeypatch.setattr(store_module, "MOST_ROWS", 10)
+    path = put(Store(tmp_path), content, "parquet")
+    with pytest.raises(ValueError, match=message) as caught:
+        Store(tmp_path).rows()
+    assert path.name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_results_for_one_row_are_not_chosen_from_in_silence(tmp_path):
+    store = Store(tmp_path)
+    put(store, encode([row(0, created="then")])[0], "parquet", 1)
+    same = put(store, encode([row(0, created="now")])[0], "parquet", 2)
+    assert len(Store(tmp_path)) == 1  # the same result, copied: no harm
+    other = put(store, encode([row(0, accuracy=0.25)])[0], "parquet", 3)
+    with pytest.raises(ValueError, match=f"{other.name} contains another result of a row .*wine.*trial 0"):
+        Store(tmp_path).rows()
+    other.unlink()
+    assert len(Store(tmp_path)) == 1
+    assert same.exists()
+
+
+def test_folders_that_are_not_stores(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "segments").write_text("mine")
+    (tmp_path / "full" / "segments").mkdir(parents=True)
+    (tmp_path / "full" / "segments" / "notes.txt").write_text("mine")
+    (tmp_path / "pipes" / "segments").mkdir(parents=True)
+    os.mkfifo(tmp_path / "pipes" / "segments" / "000001-0123456789abcdef.parquet")
+    for name in ("file", "odd", "full", "pipes"):
+        store = Store(tmp_path / name)
+        for use in (store.rows, lambda store=store: store.append([row(0)])):
+            with pytest.raises(ValueError, match="is not a (store|segment)"):
+                use()
+        assert not (tmp_path / name / "lock").exists()
+
+
+def test_more_than_a_million_segments_can_be_read(tmp_path):
+    store = Store(tmp_path)
+    put(store, encode([row(0)])[0], "parquet", 999999)
+    for trial in (1, 2):
+        assert store.append([row(trial)]) == 1
+    assert sorted(int(p.name.split("-")[0]) for p in store.segments.iterdir()) == [999999, 1000000, 1000001]
+    assert [r["trial"] for r in Store(tmp_path).rows()] == [0, 1, 2]
+
+
+def test_drafts_of_any_killed_writer_are_removed_by_the_next_one(tmp_path):
+    store = Store(tmp_path)
+    store.append([row(0)])
+    for name in (".writing-7-2", f".000002-x.parquet.deadbeef-{os.getpid()}-00000000.lowchurn"):
+        (store.segments / name).write_bytes(b"half")
+    assert len(Store(tmp_path)) == 1
+    Store(tmp_path).append([row(1)])
+    assert [p.name for p in store.segments.iterdir() if p.name.startswith(".")] == []
+
+
+GOOD = {ending: encode([checked(row(i, accuracy=i / 7)) for i in range(3)])[0] for ending in ("parquet",)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_damage_with_a_matching_checksum_is_one_line_or_harmless(tmp_path_factory, data):
+    """Bytes changed, cut or added, under a name that fits them: rows within the rules, or a ValueError."""
+    content = bytearray(GOOD["parquet"])
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    content = bytes(content[: data.draw(st.integers(1, len(content)))])
+    store = Store(tmp_path_factory.mktemp("store"))
+    put(store, content, "parquet")
+    try:
+        rows = store.rows()
+    except ValueError as error:
+        assert "\n" not in str(error)  # noqa: PT017 - damage may be harmless, so nothing needs to be raised
+        return
+    for one in rows:
+        assert set(one) == set(COLUMNS)
+        assert checked(one) == one
+
+
+def test_reading_json_says_what_it_needs(tmp_path, monkeypatch):
+    put(Store(tmp_path), packed(same=row(0)), "json.gz")
+    assert len(Store(tmp_path)) == 1
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    with pytest.raises(ImportError, match="pip install"):
+        Store(tmp_path).rows()
