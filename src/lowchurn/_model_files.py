@@ -53,6 +53,8 @@ def reading(what: str) -> Iterator[None]:
     except (ImportError, Refused):  # a library that is not installed, and what is worded already
         raise
     except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith("load: "):
+            raise Refused(one_line(error) + ".") from error
         said = one_line(error)
         reason = type(error).__name__ + (f": {said}" if said else "")
         raise Refused(f"load: {what} is damaged or of another kind ({reason}).") from error

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-NUMBERS = re.compile(r"(-?([0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|inf|nan)( |$))*")
+NUMBERS = re.compile(r" *(-?([0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|inf|nan)( +|$))*")
 WHOLE = re.compile(r"[-0-9 ]*")
 DEEPEST = 64
 # What follows the trees of LightGBM: counts of splits, parameters of the training, categories of pandas.
