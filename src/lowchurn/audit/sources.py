@@ -230,7 +230,7 @@ class Engine:
     def _open_database(self, side: str, path: str, table: str) -> Source:
         if not table:
             raise ValueError(f"audit: name the table of {path!r}: '{path}::table'.")
-        place = os.path.abspath(path)
+        place = os.path.abspath(path) if os.path.exists(path) else path  # the latter is remote
         catalog = self._attached.get(place)
         con = self.backend.con
         if catalog is None:  # a database may be attached once only

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn._model_files import Refused
+from lowchurn._reading import one_line
+
 NUMBERS = re.compile(r" *(-?([0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|inf|nan)( +|$))*")
 WHOLE = re.compile(r"[-0-9 ]*")
 DEEPEST = 64
@@ -26,12 +29,14 @@ class Damaged(ValueError):
 
 @contextlib.contextmanager
 def reading(who: str, name: str) -> Iterator[None]:
-    """Errors of a library about a file, as one clear ValueError."""
+    """Errors of a library about a file, as one clear line."""
     try:
         yield
+    except (ImportError, Refused):
+        raise
     except Exception as error:
-        words = " ".join(str(error).split("Stack trace")[0].split()) or type(error).__name__
-        raise ValueError(f"{who}: {name} cannot be read as a model ({words[:200].rstrip('.')}).") from None
+        words = one_line(str(error).split("Stack trace")[0]) or type(error).__name__
+        raise Refused(f"{who}: {name} cannot be read as a model ({words[:200]}).") from None
 
 
 def require(holds: Any, words: str) -> None:

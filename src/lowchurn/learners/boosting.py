@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import expit, log_expit, logsumexp
 from sklearn.utils import _safe_indexing
 
-from lowchurn._model_files import labels_from_plain, labels_to_plain, read_record
+from lowchurn._model_files import Label, Refused, hex_number, labels_from_plain, labels_to_plain, read_record
 from lowchurn._reading import check_structure
 from lowchurn.learners.base import Job, Learner, class_weights, weighted_mass
 
@@ -38,15 +38,15 @@ class Stage:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class _About:
-    """The description beside the native files of a model."""
+@dataclass(frozen=True)
+class BoostedRecord:
+    """What a model file says about a boosted model, beside its stages."""
 
-    classes: list[bool | int | float | str | None]
+    classes: list[Label]
     dtype: str
     start: list[str] | None
     stages: int
-    settings: dict[str, Any] | list[dict[str, Any]]  # lists, one per stage, since version 0.2
+    settings: dict[str, Any] | list[dict[str, Any]]  # one per stage; one for all in version 0.1
     threads: int | None = None
 
 
@@ -124,49 +124,36 @@ class BoostedModel(abc.ABC):
 
     def to_files(self) -> dict[str, bytes]:
         """Native model files and a small description."""
-        about = dataclasses.replace(self._about(), **labels_to_plain(self.classes_))
-        return {"about.json": json.dumps(dataclasses.asdict(about)).encode(), **self._booster_files()}
-
-    def _about(self) -> _About:
-        return _About(
-            classes=self.classes_.tolist(),
-            dtype=self.classes_.dtype.str if self.classes_.dtype.kind != "O" else "O",
-            start=None if self.start is None else [float(v).hex() for v in self.start],
-            stages=len(self.stages),
-            settings=[stage.settings for stage in self.stages],
-            threads=self.threads,
-        )
-
-    def _booster_files(self) -> dict[str, bytes]:
-        return {f"stage{k}": self.booster_bytes(stage.booster) for k, stage in enumerate(self.stages)}
+        about = {
+            **labels_to_plain(self.classes_),
+            "start": None if self.start is None else [float(v).hex() for v in self.start],
+            "stages": len(self.stages),
+            "settings": [stage.settings for stage in self.stages],
+            "threads": self.threads,
+        }
+        files = {f"stage{k}": self.booster_bytes(stage.booster) for k, stage in enumerate(self.stages)}
+        return {"about.json": json.dumps(about).encode(), **files}
 
     @classmethod
     def from_files(cls, files: dict[str, bytes]) -> Self:
         """Read what :meth:`to_files` wrote."""
-        about = read_record("about.json", files.get("about.json", b""), _About)
-        labels_from_plain("a boosted model", about.classes, about.dtype)
-        for one in [about.settings] if isinstance(about.settings, dict) else about.settings:
-            check_structure("load", "about.json", one, cls.settings_kind)
-        if about.threads == 0:
-            raise ValueError("load: threads must not be 0 in about.json.")
-        return cls._from(about, files)
-
-    @classmethod
-    def _from(cls, about: _About, files: dict[str, bytes]) -> Self:
-        damaged = f"load: the files of a {cls.__name__} are damaged"
+        about = read_record("the part 'about.json'", files["about.json"], BoostedRecord)
+        classes = labels_from_plain("the boosted model", about.classes, about.dtype)
         names = [f"stage{k}" for k in range(min(about.stages, len(files)))]
         settings = [about.settings] * len(names) if isinstance(about.settings, dict) else about.settings
-        if not 0 < about.stages == len(settings) == len(names) or not all(name in files for name in names):
-            raise ValueError(f"{damaged}: a stage is missing.")
-        try:
-            classes = np.asarray(about.classes, dtype=about.dtype)
-            start = None if about.start is None else np.array([float.fromhex(v) for v in about.start])
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"{damaged}: {error}.") from None
+        if not names or sorted(names) != sorted(files.keys() - {"about.json"}) or len(settings) != len(names):
+            raise Refused(f"load: the boosted model must have the files of {about.stages} stages.")
+        for one in settings:
+            check_structure("load", "about.json", one, cls.settings_kind)
+        if about.threads == 0:
+            raise Refused("load: threads must not be 0 in about.json.")
+        start = None
+        if about.start is not None:
+            start = np.array([hex_number("the start of the boosted model", v) for v in about.start])
         stages = [Stage(cls.booster_from(files[name]), one) for name, one in zip(names, settings, strict=True)]
         model = cls(stages, classes, start, about.threads)
-        if len(classes) < 2 or (start is not None and start.shape != (model.columns,)):
-            raise ValueError(f"{damaged}: the start has other classes.")
+        if start is not None and len(start) != model.columns:
+            raise Refused(f"load: the start of the boosted model must have {model.columns} numbers, got {len(start)}.")
         return model
 
     @staticmethod
@@ -180,13 +167,17 @@ class BoostedModel(abc.ABC):
         """Read what :meth:`booster_bytes` wrote; ValueError where it is something else."""
 
     def __getstate__(self) -> dict[str, Any]:
-        # Native files survive a change of the library's version; labels may be anything.
-        return {"about": dataclasses.asdict(self._about()), "files": self._booster_files()}
+        # native files survive a change of the library's version
+        stages = [(self.booster_bytes(stage.booster), stage.settings) for stage in self.stages]
+        return {**self.__dict__, "stages": stages}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        files = state["files"]
-        about = state["about"] if "about" in state else json.loads(files["about.json"])  # before version 0.2
-        self.__dict__.update(type(self)._from(_About(**about), files).__dict__)
+        if "files" in state:  # of lowchurn 0.1.0
+            state = type(self).from_files(state["files"]).__dict__
+        else:
+            stages = [Stage(self.booster_from(data), settings) for data, settings in state["stages"]]
+            state = {**state, "stages": stages}
+        self.__dict__.update(state)
 
 
 class BoostingLearner(Learner):

@@ -1,0 +1,102 @@
+"""kill -9 at any moment: every output is the old one or a whole new one, and the next run clears what is left."""
+
+import json
+import os
+import random
+import shutil
+import tempfile
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import lowchurn
+from tests.stress.running import run_and_kill, run_clean
+from tests.stress.test_fuzz_retrain import base_file, rows
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
+
+OLD = b"what was there before"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Rows, a base and predictions; scratch folders are made inside, where leftovers are seen."""
+    place = tmp_path / "work"
+    place.mkdir()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    X, y = rows()
+    pyarrow.parquet.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": y}), place / "rows.parquet")
+    shutil.copy(base_file() / "base.skops", place / "base.skops")
+    n = 20_000
+    rng = np.random.default_rng(0)
+    old = rng.integers(0, 3, n)
+    new = np.where(rng.random(n) < 0.05, rng.integers(0, 3, n), old)
+    truth = rng.integers(0, 3, n)
+    pyarrow.parquet.write_table(pa.table({"id": np.arange(n), "prediction": old, "y": truth}), place / "old.parquet")
+    pyarrow.parquet.write_table(pa.table({"id": np.arange(n), "prediction": new}), place / "new.parquet")
+    return place
+
+
+COMMANDS = {
+    "audit": (
+        ("audit", "old.parquet", "new.parquet", "--label", "y", "--json", "a.json", "--html", "a.html"),
+        {"a.json": json.loads, "a.html": lambda raw: raw.index(b"</html>")},
+    ),
+    "retrain": (
+        ("retrain", "--data", "rows.parquet", "--target", "y", "--base", "base.skops", "--max-churn", "0.2", "--out",
+         "next.skops", "--report", "next.json"),
+        {"next.skops": None, "next.json": json.loads},
+    ),
+}  # fmt: skip
+
+
+def whole(folder, name, check):
+    """The old content, or all of the new one."""
+    raw = (folder / name).read_bytes()
+    if raw == OLD:
+        return
+    if check is None:
+        lowchurn.load(folder / name)
+    else:
+        check(raw)
+
+
+def kill_often(folder, command, times):
+    arguments, outputs = COMMANDS[command]
+    scratch = folder.parent / "scratch"
+    assert run_clean(folder, outputs, *arguments).code == 0
+    for _ in range(2):  # the first one starts the server that the others are forked from
+        began = time.perf_counter()
+        assert not run_and_kill(60, folder, scratch, *arguments), "it does not end"
+    seconds = time.perf_counter() - began
+    kept = {path.name for path in folder.iterdir()}
+    moments = random.Random(0)
+    killed = 0
+    for _ in range(times):
+        for name in outputs:
+            (folder / name).write_bytes(OLD)
+        # Half of the kills near the end, where outputs are written.
+        share = moments.uniform(0.7, 1.1) if moments.random() < 0.5 else moments.random()
+        killed += run_and_kill(seconds * share, folder, scratch, *arguments)
+        for name, check in outputs.items():
+            whole(folder, name, check)
+    assert killed >= times / 4, "hardly any run was killed before its end"
+    assert run_clean(folder, outputs, *arguments).code == 0
+    assert {path.name for path in folder.iterdir()} == kept, "the next run clears what the killed ones left"
+    assert not list(scratch.iterdir())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_three_kills(folder, command):
+    kill_often(folder, command, 3)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("command", COMMANDS)
+def test_100_kills(folder, command):
+    kill_often(folder, command, 100)
