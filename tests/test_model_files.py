@@ -767,7 +767,7 @@ def test_labels_come_back_exactly(labels):
 )
 def test_labels_that_a_file_cannot_hold_are_refused_at_saving(labels):
     dtype = object if isinstance(labels[0], decimal.Decimal | datetime.date) else None
-    with pytest.raises(ValueError, match="save: classes must be"):
+    with pytest.raises(ValueError, match="save: labels must be"):
         labels_to_plain(np.array(labels, dtype=dtype))
 
 
@@ -814,6 +814,23 @@ def test_an_onnx_file_of_garbage_is_one_line(tmp_path):
         with pytest.raises(ValueError, match="readable ONNX file") as found:
             LowChurnClassifier(base=str(path), max_churn=0.1).fit(X, Y)
         assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "ABSOLUTE"])
+def test_an_onnx_file_reads_nothing_outside_of_its_folder(location, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    (tmp_path / "secret.bin").write_bytes(np.arange(6, dtype=np.float32).tobytes())
+    (tmp_path / "model").mkdir()
+    weights = onnx.TensorProto(name="w", data_type=1, dims=[3, 2], data_location=onnx.TensorProto.EXTERNAL)
+    location = str(tmp_path / "secret.bin") if location == "ABSOLUTE" else location
+    weights.external_data.add(key="location", value=location)
+    ends = [onnx.helper.make_tensor_value_info(name, 1, [None, n]) for name, n in (("x", 3), ("y", 2))]
+    product = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([product], "g", ends[:1], ends[1:], [weights])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    (tmp_path / "model" / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ValueError, match="readable ONNX file"):
+        LowChurnClassifier(base=str(tmp_path / "model" / "m.onnx"), max_churn=0.1).fit(X, Y)
 
 
 def test_an_archive_is_unpacked_whole():

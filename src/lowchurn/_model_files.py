@@ -53,6 +53,8 @@ def reading(what: str) -> Iterator[None]:
     except (ImportError, Refused):  # a library that is not installed, and what is worded already
         raise
     except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith("load: "):
+            raise Refused(one_line(error) + ".") from error
         said = one_line(error)
         reason = type(error).__name__ + (f": {said}" if said else "")
         raise Refused(f"load: {what} is damaged or of another kind ({reason}).") from error
@@ -176,7 +178,7 @@ def labels_to_plain(classes: Any) -> dict[str, Any]:
     >>> labels_to_plain(np.array([decimal.Decimal("0.1")]))
     Traceback (most recent call last):
     ...
-    ValueError: save: classes must be strings, numbers, booleans or dates of numpy, got a Decimal. Train on strings.
+    ValueError: save: labels must be numbers, text or dates of numpy to be written to a file, got a Decimal...
     """
     classes = np.asarray(classes)
     dtype = "O" if classes.dtype.kind == "O" else classes.dtype.str
@@ -192,7 +194,8 @@ def labels_to_plain(classes: Any) -> dict[str, Any]:
 
 def _unwritable(kind: str) -> ValueError:
     return ValueError(
-        f"save: classes must be strings, numbers, booleans or dates of numpy, got {kind}. Train on strings."
+        f"save: labels must be numbers, text or dates of numpy to be written to a file, got {kind}. "
+        "Train on labels of one of these types."
     )
 
 

@@ -23,7 +23,6 @@ from lowchurn.learners.skops import load_skops
 
 ABOUT = "lowchurn.json"
 HASHES = "sha256"
-write_whole = write_file  # the name by which other rooms still know it
 
 
 def write_archive(path: str | Path, about: dict[str, Any], files: dict[str, bytes]) -> None:

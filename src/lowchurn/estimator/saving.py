@@ -15,10 +15,11 @@ from sklearn.pipeline import Pipeline
 
 from lowchurn._model_files import Refused, hex_number, labels_to_plain, reading
 from lowchurn.checks import unknown_name
-from lowchurn.estimator.base import Base, Behind, inner_model, positions
+from lowchurn.estimator.base import Base, Behind, inner_model
 from lowchurn.estimator.candidates import BASE, Dialled, Trained, dialled, take_apart
 from lowchurn.estimator.choose import Desk, Offer, Served
 from lowchurn.estimator.frontier import Frontier
+from lowchurn.estimator.labels import positions
 from lowchurn.estimator.model_file import FORMAT, DialEntry, Entry, check_weights, classes_of, read_description
 from lowchurn.estimator.own_kind import unfitted
 from lowchurn.learners import ALL, learner_for
