@@ -4,29 +4,91 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from rich.console import Console
 
-from lowchurn import __version__
+from lowchurn import __version__, cli
 from lowchurn.demo import show_demo
 
 
-def lowchurn(*arguments):
+def called(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "lowchurn.cli", *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "lowchurn", *arguments], capture_output=True, text=True, timeout=120, check=False
     )
 
 
-def test_version_and_help():
-    assert lowchurn("--version").stdout.strip() == f"lowchurn {__version__}"
-    assert "demo" in lowchurn("--help").stdout
+@pytest.fixture
+def lowchurn(monkeypatch, capsys):
+    """The command in this process."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["lowchurn", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return stopped.value.code, *capsys.readouterr()
+
+    return call
 
 
-@pytest.mark.parametrize("arguments", [("demo", "--max-churn", "1.5"), ("demo", "--seed", "-1"), ("dmo",)])
-def test_bad_usage_is_exit_code_2_without_a_traceback(arguments):
-    result = lowchurn(*arguments)
-    assert result.returncode == 2
-    assert result.stderr
-    assert "Traceback" not in result.stderr
+def test_python_m_lowchurn():
+    result = called("--version")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"lowchurn {__version__}\n", "")
+
+
+def test_help_lists_commands_options_and_exit_codes(lowchurn):
+    code, out, _ = lowchurn("--help")
+    assert code == 0
+    words = " ".join(out.split())
+    for wanted in ("demo", "audit", "retrain", "dial", "--debug", "--version", "Exit codes: 0 done or PASS; 1 FAIL",
+                   "2 bad input; 3 INCONCLUSIVE; 4 internal error"):  # fmt: skip
+        assert wanted in words
+    code, out, _ = lowchurn("retrain", "--help")
+    assert code == 0
+    assert "Exit codes:" in out
+
+
+def test_every_option_has_a_sentence_of_help():
+    commands = {**typer.main.get_command(cli.app).commands}
+    for name in ("demo", "retrain", "dial"):
+        for option in commands[name].params:
+            if option.name != "help":
+                assert option.help, f"{name} {option.name}"
+                assert option.help.rstrip().endswith("."), f"{name} {option.name}: {option.help}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("demo", "--max-churn", "1.5"), "demo: --max-churn must be in (0, 1), got 1.5."),
+        (("demo", "--max-churn", "0"), "demo: --max-churn must be in (0, 1), got 0.0."),
+        (("demo", "--seed", "-1"), "'--seed'"),
+        (("dmo",), "Did you mean 'demo'?"),
+        (("retrain",), "Missing option '--data'. See lowchurn retrain --help."),
+        (("retrain", "--data"), "'--data' requires an argument"),
+    ],
+)
+def test_bad_usage_is_exit_code_2_and_one_line(lowchurn, arguments, words):
+    code, out, err = lowchurn(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_an_error_inside_a_command_is_exit_code_4(lowchurn, monkeypatch):
+    def broken(*arguments):
+        raise KeyError("x")
+
+    monkeypatch.setattr("lowchurn.demo.show_demo", broken)
+    code, _, err = lowchurn("demo")
+    assert code == 4
+    assert err == (
+        "internal error: KeyError: 'x'. This is a bug in lowchurn: please report it with the command; --debug shows "
+        "the traceback.\n"
+    )
+    code, _, err = lowchurn("demo", "--debug")
+    assert code == 4
+    assert "| Traceback" in err
 
 
 def test_the_demo_prints_its_table_and_needs_no_torch():

@@ -143,11 +143,11 @@ def test_paper_grid_is_the_papers():
         paper_grid("distill")
 
 
-def test_ties_go_to_the_larger_class():
-    assert decide([[0.4, 0.4, 0.2], [0.2, 0.4, 0.4], [0.5, 0.3, 0.2]]).tolist() == [1, 2, 0]
+def test_ties_go_to_the_first_class_as_in_scikit_learn():
+    assert decide([[0.4, 0.4, 0.2], [0.2, 0.4, 0.4], [0.5, 0.3, 0.2]]).tolist() == [0, 1, 0]
     tied = [[0.5, 0.5]]
-    np.testing.assert_allclose(Anchor(0.5, 0.7).targets([[0.0, 1.0]], tied), [[0.25, 0.75]])
-    np.testing.assert_allclose(Anchor(0.5, 0.7).targets([[1.0, 0.0]], tied), [[0.7, 0.0]])
+    np.testing.assert_allclose(Anchor(0.5, 0.7).targets([[1.0, 0.0]], tied), [[0.75, 0.25]])
+    np.testing.assert_allclose(Anchor(0.5, 0.7).targets([[0.0, 1.0]], tied), [[0.0, 0.7]])
 
 
 @given(st.floats(0, 1), st.floats(0, 1))

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import platform
 import re
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -25,9 +26,20 @@ PathLike = str | os.PathLike[str]
 
 # Another machine's processes cannot be asked whether they are alive: their drafts count as stale after a day.
 STALE_SECONDS = 24 * 3600
+# What the process has open already
+_OPEN = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d+)")
 # ".NAME.HOST-PID-RANDOM.lowchurn": a draft of a file, or a scratch folder
 _MARKED = re.compile(r"\.(?:.*\.)?(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{8}\.lowchurn", re.DOTALL)
-_HOST = hashlib.sha256(f"{uuid.getnode()}".encode()).hexdigest()[:8]
+
+
+def _process_space() -> str:
+    """What has process numbers of its own: a machine, or a container (several often share a hardware address)."""
+    with contextlib.suppress(OSError):
+        return f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
+    return platform.node()
+
+
+_HOST = hashlib.sha256(_process_space().encode(errors="replace")).hexdigest()[:8]
 
 
 def write_file(path: PathLike, data: bytes | str) -> None:
@@ -118,11 +130,13 @@ def check_outputs(
     for name, path in outputs.items():
         if path is None:
             continue
-        if is_stream(path):
+        stream = is_stream(path)
+        if stream and os.path.realpath(path) == os.path.realpath(os.devnull):
             continue
-        _check_place(who, name, path)
+        if not stream:
+            _check_place(who, name, path)
         for other, source in read.items():
-            if _same(path, source) or _inside(path, source):
+            if not stream and (_same(path, source) or _inside(path, source)):
                 raise ValueError(f"{who}: {name} must not overwrite {other}, got {os.fspath(path)!r}.")
         key = _identity(path)
         if key in taken:
@@ -277,7 +291,18 @@ def _write_draft(draft: Path, place: Path, data: bytes) -> None:
 
 
 def _write_stream(path: Path, data: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as file:
+    found = _OPEN.fullmatch(os.path.abspath(path))
+    if found is None:
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+    else:
+        # Opened again, a redirected output would have a position of its own, and what is printed later would
+        # overwrite what is written here.
+        number = {"stdout": 1, "stderr": 2}.get(found[1]) or int(found[2])
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        handle = os.dup(number)
+    with os.fdopen(handle, "wb") as file:
         file.write(data)
 
 
@@ -286,14 +311,18 @@ def _check_place(who: str, name: str, path: PathLike) -> None:
     cannot = f"{who}: {name} cannot be written to {text!r}:"
     if not text or "\0" in text:
         raise ValueError(f"{cannot} it is no file name.")
-    place = real_place(path)
-    if place.is_dir() or text.endswith(os.sep):
-        raise ValueError(f"{cannot} it is a folder.")
-    if not place.parent.is_dir():
-        shown = place.parent if os.path.islink(path) else Path(path).parent
-        raise ValueError(f"{cannot} there is no folder {str(shown)!r}.")
-    draft = place.with_name(_mark(place.name))
     try:
+        place = real_place(path)
+        if place.is_symlink():
+            raise ValueError(f"{cannot} it is a link that leads back to itself.")
+        if place.is_dir() or text.endswith(os.sep):
+            raise ValueError(f"{cannot} it is a folder.")
+        if not place.parent.is_dir():
+            shown = place.parent if os.path.islink(path) else Path(path).parent
+            raise ValueError(f"{cannot} there is no folder {str(shown)!r}.")
+        if place.exists() and not os.access(place, os.W_OK):
+            raise ValueError(f"{cannot} the file may not be changed.")
+        draft = place.with_name(_mark(place.name))
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         draft.unlink()
     except OSError as error:

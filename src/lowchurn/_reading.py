@@ -42,11 +42,8 @@ def read_json(who: str, name: str, data: bytes | str, kind: type[T]) -> T:
     ...
     ValueError: audit: the frontier 'tried.json' has the wrong structure: Expected `float`, got `str` - at `$[...]`.
     """
-    raw = data.encode() if isinstance(data, str) else data
     try:
-        if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")):
-            raw = raw.decode("utf-8-sig" if raw.startswith(b"\xef") else "utf-16").encode()
-        found = json.loads(raw)
+        found = json.loads(data)  # of bytes it finds the encoding itself
     except RecursionError:
         raise ValueError(f"{who}: {name} is nested too deeply.") from None
     except ValueError as error:

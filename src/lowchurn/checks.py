@@ -1,7 +1,7 @@
 """Checks of what a caller hands in.
 
 Every message says who complains, the rule, the value that broke it and, where there is one, the remedy:
-``Distill: lam must be in [0, 1], got 1.3.`` Nothing is silently repaired.
+``Distill: lam must be in [0, 1], got 1.3.`` Nothing is silently repaired, but for rounding in probabilities.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+ROUNDING = 1e-6  # how far single precision may carry a probability below 0
+MOST_NAMES = 50  # in a message
+LARGEST_EXACT = 2**53  # float64 holds every whole number up to here
 Array = Any  # a numpy array or torch tensor: anything array_api_compat knows
 
 
@@ -30,6 +33,27 @@ def as_floats(who: str, name: str, values: Any) -> Array:
     if not xp.isdtype(values.dtype, "real floating"):
         values = xp.astype(values, xp.float64)
     return values
+
+
+def as_labels(labels: Any) -> np.ndarray:
+    """A numpy array of labels in the type that holds them exactly.
+
+    Examples
+    --------
+    >>> from lowchurn.checks import as_labels
+    >>> as_labels([2**63, -1])
+    array([9223372036854775808, -1], dtype=object)
+    """
+    if hasattr(labels, "to_numpy"):  # pandas and polars know their types; numpy would turn some into float64
+        return np.asarray(labels.to_numpy())
+    array = to_numpy(labels)
+    if isinstance(labels, list | tuple) and array.ndim == 1:
+        wide = array.dtype.kind == "f" and any(isinstance(v, int) and abs(v) > LARGEST_EXACT for v in labels)
+        mixed = array.dtype.kind == "U" and not all(isinstance(v, str) for v in labels)
+        if wide or mixed:  # numpy has rounded them, or made text of numbers
+            array = np.empty(len(labels), dtype=object)
+            array[:] = labels
+    return array
 
 
 def to_numpy(values: Any) -> np.ndarray:
@@ -72,7 +96,8 @@ def unknown_name(who: str, kind: str, name: Any, known: Iterable[str]) -> ValueE
     names = sorted(map(str, known))
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return ValueError(f"{who}: unknown {kind} {name!r}. {hint}Known: {', '.join(names)}.")
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ValueError(f"{who}: unknown {kind} {name!r}. {hint}Known: {', '.join(names[:MOST_NAMES])}{more}.")
 
 
 def check_rows(who: str, **arrays: Array) -> int:
@@ -92,13 +117,15 @@ def check_rows(who: str, **arrays: Array) -> int:
 def check_proba(who: str, name: str, proba: Any) -> Array:
     """Rows that are distributions: shape (n, m), finite, not negative, each summing to one.
 
-    The sum may be off by 1e-6 in double precision and by 1e-4 in lower ones.
+    The sum may be off by 1e-6 in double precision and by 1e-4 in lower ones. Values of up to 1e-6 below 0 are rounding
+    and become 0.
     """
     proba = as_floats(who, name, proba)
     if proba.ndim != 2:
         raise ValueError(f"{who}: {name} must have shape (rows, classes), got shape {tuple(proba.shape)}.")
     check_rows(who, **{name: proba})
     xp = array_api_compat.array_namespace(proba)
+    proba = clip_rounding(proba)
     check_weightlike(who, name, proba)
     sums = xp.sum(proba, axis=1)
     off = xp.abs(sums - 1.0)
@@ -110,6 +137,13 @@ def check_proba(who: str, name: str, proba: Any) -> Array:
             f"Divide each row by its sum if that is what you mean."
         )
     return proba
+
+
+def clip_rounding(proba: Array) -> Array:
+    """Probabilities with 0 in place of values that rounding carried below it; larger violations stay to be refused."""
+    xp = array_api_compat.array_namespace(proba)
+    rounded = (proba < 0) & (proba >= -ROUNDING)
+    return xp.where(rounded, xp.zeros_like(proba), proba) if bool(xp.any(rounded)) else proba
 
 
 def check_weightlike(who: str, name: str, values: Array) -> None:
@@ -164,7 +198,10 @@ def check_class_index(who: str, name: str, y: Any, classes: int) -> Array:
 
 def check_labels(who: str, **columns: Any) -> dict[str, Array]:
     """Columns of labels (numbers, booleans or strings) that can be compared with each other."""
-    arrays = {name: as_array(values) for name, values in columns.items()}
+    arrays = {
+        name: values if array_api_compat.is_array_api_obj(values) else as_labels(values)
+        for name, values in columns.items()
+    }
     kinds: dict[str, str] = {}
     for name, labels in arrays.items():
         if labels.ndim != 1:
@@ -175,8 +212,8 @@ def check_labels(who: str, **columns: Any) -> dict[str, Array]:
         if isinstance(labels, np.ndarray):
             if labels.dtype.kind == "O":
                 labels = arrays[name] = _plain_objects(who, name, labels)
-            kinds[name] = "text" if labels.dtype.kind in "US" else "numbers"
-            missing = labels.dtype.kind == "f" and bool(np.isnan(labels).any())
+            kinds[name] = {"U": "text", "S": "text", "M": "dates"}.get(labels.dtype.kind, "numbers")
+            missing = labels.dtype.kind in "fM" and bool((labels != labels).any())
         else:
             kinds[name] = "numbers"
             missing = labels.dtype.is_floating_point and bool(labels.isnan().any())
@@ -186,6 +223,21 @@ def check_labels(who: str, **columns: Any) -> dict[str, Array]:
     if len(set(kinds.values())) > 1:
         shown = ", ".join(f"{name} holds {kind}" for name, kind in kinds.items())
         raise ValueError(f"{who}: labels must be of one kind, but {shown}. Convert one side.")
+    return _exact(who, arrays)
+
+
+def _exact(who: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    """Columns whose comparison rounds nothing: numpy compares whole numbers with others as float64."""
+    columns = {name: labels for name, labels in arrays.items() if isinstance(labels, np.ndarray)}
+    whole = [labels for labels in columns.values() if labels.dtype.kind in "iu"]
+    floats = {labels.dtype.name: labels for labels in columns.values() if labels.dtype.kind == "f"}
+    if len(floats) > 1 and any((labels != np.rint(labels)).any() for labels in floats.values()):
+        raise ValueError(
+            f"{who}: labels with fractions must have one precision, got {' and '.join(sorted(floats))}. "
+            "Convert one side."
+        )
+    if floats and any(abs(int(v)) > LARGEST_EXACT for labels in whole for v in (labels.min(), labels.max())):
+        return {name: labels.astype(object) if name in columns else labels for name, labels in arrays.items()}
     return arrays
 
 
@@ -196,4 +248,4 @@ def _plain_objects(who: str, name: str, labels: np.ndarray) -> np.ndarray:
     texts = sum(isinstance(label, str) for label in labels)
     if texts not in (0, len(labels)):
         raise ValueError(f"{who}: {name} mixes text and other labels. Convert them to one kind.")
-    return labels.astype(str) if texts else np.asarray(labels.tolist())
+    return labels.astype(str) if texts else as_labels(labels.tolist())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,20 +11,31 @@ import typer
 from rich.console import Console
 
 from lowchurn import __version__
+from lowchurn._exits import CODES, DEBUG, run_command, tell
+from lowchurn._files import goes_to_stdout, is_stream, real_place
+from lowchurn._terminal import printable
 from lowchurn.bench.commands import bench_app, data_app
 
 if TYPE_CHECKING:
     from lowchurn.retrain import Retrained
+
+# Names that settings have in Python where the option is called otherwise, for the words of errors.
+ALSO = {
+    "audit": {"features": "--feature"},
+    "retrain": {"trusted": "--trust", "random_state": "--seed", "classes": "--class"},
+    "dial": {"trusted": "--trust"},
+}
+EXITS = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in CODES.items()) + "."
 
 app = typer.Typer(
     help="Retrain a classifier so that few of its decisions change, and prove it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    epilog=EXITS,
 )
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
-errors = Console(stderr=True)
 
 
 def _show_version(wanted: bool) -> None:
@@ -35,22 +48,25 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Say the version and exit."),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help=f"Show the traceback of an error. The variable {DEBUG}=1 does the same.")
     ] = False,
 ) -> None:
-    pass
+    """Retrain a classifier so that few of its decisions change, and prove it."""
 
 
 @app.command()
 def demo(
-    max_churn: Annotated[float, typer.Option(help="Share of predictions that may change.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Decides the split and the initial weights.", min=0)] = 0,
+    max_churn: Annotated[float, typer.Option(help="Share of predictions that may change, such as 0.05.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the initial weights.", min=0)] = 0,
 ) -> None:
     """Retrain a digit classifier the plain way and the low-churn way, and compare them (a few seconds)."""
     from lowchurn.checks import check_number
     from lowchurn.demo import show_demo
 
-    check_number("demo", "max_churn", max_churn, 0, 1)
+    check_number("demo", "max_churn", max_churn, 0, 1, open_low=True, open_high=True)
     show_demo(Console(), max_churn, seed)
 
 
@@ -81,10 +97,17 @@ def audit_command(
     max_broken: Annotated[float | None, typer.Option(help="Largest share that goes from right to wrong.")] = None,
     not_worse_than: Annotated[float | None, typer.Option(help="How far the accuracy may fall.")] = None,
     min_rows: Annotated[int | None, typer.Option(help="Fewest rows to judge on.")] = None,
-    slice_max_churn: Annotated[float | None, typer.Option(help="The same limits for each slice ...")] = None,
-    slice_max_broken: Annotated[float | None, typer.Option(help="...")] = None,
-    slice_not_worse_than: Annotated[float | None, typer.Option(help="...")] = None,
+    slice_max_churn: Annotated[float | None, typer.Option(help="The same as --max-churn, for each slice.")] = None,
+    slice_max_broken: Annotated[float | None, typer.Option(help="The same as --max-broken, for each slice.")] = None,
+    slice_not_worse_than: Annotated[
+        float | None, typer.Option(help="The same as --not-worse-than, for each slice.")
+    ] = None,
     slice_min_rows: Annotated[int | None, typer.Option(help="Slices with fewer rows are not judged.")] = None,
+    inconclusive: Annotated[
+        str | None, typer.Option(help="What INCONCLUSIVE means: fail (exit code 3, default), warn or pass (0).")
+    ] = None,
+    old_name: Annotated[str | None, typer.Option(help="Name and version of the model in production.")] = None,
+    new_name: Annotated[str | None, typer.Option(help="Name and version of the candidate.")] = None,
     config: Annotated[str | None, typer.Option(help="Settings; ./lowchurn.toml is read where there is one.")] = None,
     html: Annotated[str | None, typer.Option(help="Write the report, one self-contained page.")] = None,
     json: Annotated[str | None, typer.Option(help="Write every figure.")] = None,
@@ -94,7 +117,12 @@ def audit_command(
         str | None, typer.Option(help="Write disagreements to label, shuffled and blinded (CSV).")
     ] = None,
     disputed_rows: Annotated[int | None, typer.Option(help="How many of them. Default: all.", min=1)] = None,
-    answers: Annotated[str | None, typer.Option(help="Read labelled disagreements: an id and a label column.")] = None,
+    answers: Annotated[
+        str | None, typer.Option(help="Read labelled disagreements, an id and a label column; the gate uses them.")
+    ] = None,
+    force: Annotated[
+        bool | None, typer.Option("--force", help="Let --disputed replace a file with labels that are filled in.")
+    ] = None,
     frontier: Annotated[
         str | None, typer.Option(help="Settings that were tried: a JSON list, or retrain's report.")
     ] = None,
@@ -106,8 +134,20 @@ def audit_command(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Of the database.", min=1)] = None,
     temp_directory: Annotated[str | None, typer.Option(help="Folder for what does not fit in memory.")] = None,
+    partitions: Annotated[
+        bool | None, typer.Option("--partitions", help="Take folders called name=value for a column.")
+    ] = None,
+    remote: Annotated[
+        bool | None, typer.Option("--remote", help="Allow paths such as s3://, which download extensions.")
+    ] = None,
+    views: Annotated[
+        bool | None, typer.Option("--views", help="Allow views in a DuckDB file, which can read any file.")
+    ] = None,
 ) -> None:
-    """Say what changed between two versions and judge it: exit code 0 PASS, 1 FAIL, 3 INCONCLUSIVE, 2 bad usage."""
+    """Report what changed between two versions and judge it.
+
+    Exit code 0: PASS; 1: FAIL; 3: INCONCLUSIVE (0 with --inconclusive warn or pass); 2: bad input.
+    """
     given = {name: value for name, value in locals().items() if value is not None}
     try:
         from lowchurn.report.command import run_audit
@@ -117,36 +157,67 @@ def audit_command(
     raise typer.Exit(run_audit(given, Console(soft_wrap=True)))
 
 
-@app.command()
+@app.command(epilog=EXITS)
 def retrain(
-    data: Annotated[Path, typer.Option(help="Old and new rows, CSV or Parquet.")],
+    data: Annotated[Path, typer.Option(help="Old and new rows: a .csv or .parquet file.")],
     target: Annotated[str, typer.Option(help="Column of the labels.")],
-    out: Annotated[Path, typer.Option(help="Where to write the new model.")],
-    base: Annotated[Path | None, typer.Option(help="Model in production: .skops, .onnx or a saved model.")] = None,
-    max_churn: Annotated[float | None, typer.Option(help="Share of decisions that may change.")] = None,
-    confidence: Annotated[float | None, typer.Option(help="Certify the budget, such as 0.95.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Where to write what was measured, as JSON.")] = None,
-    estimator: Annotated[str, typer.Option(help="base (train the same kind again), boosting or logistic.")] = "auto",
-    select: Annotated[str, typer.Option(help="single or mixture.")] = "single",
-    search: Annotated[str, typer.Option(help="auto (about three trainings) or grid.")] = "auto",
-    strategies: Annotated[
-        list[str] | None, typer.Option(help="dial, auto, or the name of a strategy; names may be repeated.")
+    out: Annotated[Path, typer.Option(help="File to write the new model to.")],
+    base: Annotated[
+        Path | None,
+        typer.Option(help="Model in production: .skops, .onnx, a saved model or a native file of a boosting library."),
     ] = None,
-    new: Annotated[str | None, typer.Option(help="Column that is true for rows the base has not seen.")] = None,
+    max_churn: Annotated[
+        float | None, typer.Option(help="Share of decisions that may change, such as 0.02 for 2 %.")
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="Certify the budget with this confidence, such as 0.95.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="File to write what was measured to, as JSON.")] = None,
+    estimator: Annotated[
+        str,
+        typer.Option(
+            help="What is trained: base (the kind of the base again), boosting, logistic, or auto: base where there is "
+            "one, boosting without."
+        ),
+    ] = "auto",
+    select: Annotated[
+        str, typer.Option(help="Serve one model (single) or a weighted mean of several (mixture).")
+    ] = "single",
+    search: Annotated[str, typer.Option(help="Train about three candidates (auto) or the whole grid (grid).")] = "auto",
+    strategies: Annotated[
+        list[str] | None, typer.Option(help="dial, auto, or the name of a strategy. Names may be repeated.")
+    ] = None,
+    new: Annotated[
+        str | None,
+        typer.Option(help="Column that marks rows the base has not seen: true/false, yes/no or 1/0."),
+    ] = None,
     weight: Annotated[str | None, typer.Option(help="Column of row weights.")] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")] = None,
-    trust: Annotated[list[str] | None, typer.Option(help="Type or pickle that may be read; may be repeated.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides the rows held out and the initial weights.", min=0)] = 0,
+    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out. May be repeated.")] = None,
+    all_columns: Annotated[
+        bool, typer.Option("--all-columns", help="Train on columns that the base does not have as well.")
+    ] = False,
+    base_classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class",
+            help="Class of an output of the base, in order, where its file has no names of classes. May be repeated.",
+        ),
+    ] = None,
+    trust: Annotated[
+        list[str] | None, typer.Option(help="Type or pickle file that may be read. May be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the rows held out and of the initial weights.", min=0)] = 0,
 ) -> None:
     """Retrain a model from files within a churn budget.
 
+    The columns of the base are used; others are named and left out.
+
     With --strategies dial or auto the whole dial is written, and `lowchurn dial` makes models for other budgets of it.
 
-    Exit code 1: a certificate was asked for and not got; the report is written, the model is not.
+    Exit code 1: a certificate was asked for and not obtained. The report is written, the model is not.
     """
     from lowchurn.retrain import retrain_files
 
-    columns = {"new": new, "weight": weight, "drop": drop or []}
     made = retrain_files(
         data,
         target,
@@ -154,57 +225,66 @@ def retrain(
         base,
         report,
         estimator,
-        columns,
+        {"new": new, "weight": weight, "drop": drop or []},
         trust or [],
+        all_columns=all_columns,
+        base_classes=base_classes,
         random_state=seed,
         max_churn=max_churn,
         confidence=confidence,
         select=select,
         search=search,
         strategies=strategies[0] if strategies is not None and len(strategies) == 1 else strategies,
+        verbose=int(sys.stderr is not None and sys.stderr.isatty()),
     )
-    _say(made, out)
+    _show(made, out, report)
 
 
-@app.command()
+@app.command(epilog=EXITS)
 def dial(
     model: Annotated[Path, typer.Argument(help="What `lowchurn retrain --strategies dial` wrote.")],
-    max_churn: Annotated[float, typer.Option(help="Share of decisions that may change.")],
-    out: Annotated[Path, typer.Option(help="Where to write the model for this budget.")],
-    confidence: Annotated[float | None, typer.Option(help="Certify the budget; as retrained by default.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Where to write what was measured, as JSON.")] = None,
-    trust: Annotated[list[str] | None, typer.Option(help="Type that may be read; may be repeated.")] = None,
+    max_churn: Annotated[float, typer.Option(help="Share of decisions that may change, such as 0.02 for 2 %.")],
+    out: Annotated[Path, typer.Option(help="File to write the model for this budget to.")],
+    confidence: Annotated[
+        float | None, typer.Option(help="Certify the budget with this confidence. Default: as retrained.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="File to write what was measured to, as JSON.")] = None,
+    trust: Annotated[list[str] | None, typer.Option(help="Type that may be read. May be repeated.")] = None,
 ) -> None:
     """Make the model for another budget, at once and without training.
 
-    Exit code 1: a certificate was asked for and not got; the report is written, the model is not.
+    Exit code 1: a certificate was asked for and not obtained. The report is written, the model is not.
     """
     from lowchurn.retrain import dial_file
 
-    _say(dial_file(model, max_churn, out, confidence, report, trust or []), out)
+    _show(dial_file(model, max_churn, out, confidence, report, trust or []), out, report)
 
 
-def _say(made: Retrained, out: Path) -> None:
-    console = Console()
-    console.print(f"{made.model.selection_}", highlight=False, soft_wrap=True)
-    if made.model.certificate_ is not None:
-        console.print(f"{made.model.certificate_}", highlight=False, soft_wrap=True)
+def _show(made: Retrained, out: Path, report: Path | None) -> None:
+    """Print what was chosen, on the standard error where the model or the report goes to the standard output."""
+    console = Console(stderr=any(path is not None and goes_to_stdout(path) for path in (out, report)))
+    for text in (made.model.selection_, made.model.certificate_):
+        for line in [] if text is None else str(text).splitlines():
+            console.print(printable(line), markup=False, highlight=False, soft_wrap=True, emoji=False)
     if not made.written:
-        errors.print("[bold red]not written:[/] the budget is not certified.", highlight=False, soft_wrap=True)
+        tell("not written", "the budget is not certified.", "bold red")
         raise typer.Exit(1)
-    console.print(f"written: {out}", highlight=False, soft_wrap=True)
+    for path in (out, report):
+        if path is not None and not is_stream(path):
+            console.print(
+                f"written: {printable(_true_path(path))}", markup=False, highlight=False, soft_wrap=True, emoji=False
+            )
+
+
+def _true_path(path: Path) -> Path:
+    """Where a file is, links followed; as it was given where there are none."""
+    place = real_place(path)
+    return path if place == Path(os.path.abspath(path)) else place
 
 
 def main() -> None:
-    """Entry point: a bad value is one clear line and exit code 2, never a traceback."""
-    try:
-        app()
-    except (ValueError, ImportError, OSError) as error:
-        errors.print("[bold red]error:[/]", end=" ")
-        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    """Entry point: every way out has one exit code and one line, never a traceback."""
+    raise SystemExit(run_command(app, sys.argv[1:], ALSO))
 
 
 if __name__ == "__main__":

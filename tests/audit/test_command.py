@@ -1,5 +1,6 @@
 """``lowchurn audit`` as a pipeline calls it: every exit code, every file, nothing half-written."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from rich.console import Console
 import lowchurn as package
 from lowchurn.cli import main
 from lowchurn.report.command import run_audit
+from lowchurn.report.tried import read_frontier, read_tried
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def test_all_files_are_written(folder, lowchurn):
     done = lowchurn("old.parquet", "new.parquet", "--answers", "answers.csv", "--markdown", "again.md")
     assert "from 20 labels of" in done.stdout
     assert "from 20 labels of" in (folder / "again.md").read_text()
-    assert not [name for name in os.listdir(folder) if name.startswith(".lowchurn")]
+    assert not [name for name in os.listdir(folder) if name.endswith(".lowchurn")]
 
 
 def test_a_frontier_is_drawn(folder, lowchurn):
@@ -169,6 +171,261 @@ def test_bad_usage_is_exit_code_2_one_line_and_no_file(folder, lowchurn, argumen
     assert {name: (folder / name).read_bytes() for name in os.listdir(folder)} == before
 
 
+@pytest.fixture
+def unlabelled(folder):
+    """The answers to all disagreements of the folder's tables, of which the old one has lost its labels."""
+    old = pd.read_parquet(folder / "old.parquet")
+    both = old.merge(pd.read_parquet(folder / "new.parquet"), on="id", suffixes=("", "_new"))
+    changed = both[both.prediction != both.prediction_new]
+    old.drop(columns="y").to_parquet(folder / "old.parquet")
+    changed[["id", "y"]].rename(columns={"y": "label"}).to_csv(folder / "answers.csv", index=False)
+    return changed
+
+
+def test_the_gate_uses_the_answers(folder, lowchurn, unlabelled):
+    limits = ("--not-worse-than", "0.05", "--max-broken", "0.1")
+    blind = lowchurn("old.parquet", "new.parquet", *limits)
+    assert blind.returncode == 3
+    assert "review plan" in blind.stdout
+    done = lowchurn("old.parquet", "new.parquet", *limits, "--answers", "answers.csv", "--json", "report.json")
+    assert done.returncode == 0, done.stdout
+    assert f"from the review of {len(unlabelled)} of {len(unlabelled)} disagreements" in done.stdout
+    assert "review plan" not in done.stdout
+    assert "by the review of disagreements: " in done.stdout
+    assert "nothing is known" not in done.stdout
+    figures = json.loads((folder / "report.json").read_text())
+    change = (unlabelled.prediction_new == unlabelled.y).sum() - (unlabelled.prediction == unlabelled.y).sum()
+    assert figures["review"]["accuracy_change"]["value"] == pytest.approx(change / 2000)
+    assert figures["verdict"]["checks"][1]["estimate"] == figures["review"]["accuracy_change"]
+
+
+def test_a_wrong_answer_is_refused_with_its_row_and_names_the_option(folder, lowchurn, unlabelled):
+    unlabelled[["id", "y"]].rename(columns={"y": "label"}).assign(label="yes").to_csv(folder / "wrong.csv", index=False)
+    done = lowchurn("old.parquet", "new.parquet", "--answers", "wrong.csv", "--json", "report.json")
+    assert done.returncode == 2
+    assert "'yes' in row 2 of 'wrong.csv' is no class" in done.stderr
+    assert "--class" in done.stderr
+    assert not (folder / "report.json").exists()
+
+
+def test_the_review_plan_is_not_printed_where_every_row_has_its_label(lowchurn):
+    assert "review plan" not in lowchurn("old.parquet", "new.parquet", "--label", "y").stdout
+
+
+@pytest.mark.parametrize(("policy", "code"), [("fail", 3), ("warn", 0), ("pass", 0)])
+def test_the_policy_for_inconclusive(folder, lowchurn, policy, code):
+    arguments = ("old.parquet", "new.parquet", "--max-churn", "0.041", "--junit", "gate.xml")
+    done = lowchurn(*arguments, "--inconclusive", policy)
+    assert done.returncode == code
+    assert "INCONCLUSIVE" in done.stdout
+    assert ("warning: the verdict is INCONCLUSIVE" in done.stderr) == (policy == "warn")
+    (folder / "lowchurn.toml").write_text(f'[gate]\ninconclusive = "{policy}"\n')
+    assert lowchurn(*arguments).returncode == code
+    assert lowchurn(*arguments, "--inconclusive", "fail").returncode == 3
+    suite = ElementTree.parse(folder / "gate.xml").getroot()
+    assert suite.get("errors") == "1"
+
+
+OUTPUTS = ("--html", "--json", "--junit", "--markdown", "--disputed")
+
+
+@pytest.fixture
+def inputs(folder):
+    """Every kind of input, each also under another name."""
+    (folder / "set.toml").write_text("[gate]\nmax_churn = 0.5\n")
+    (folder / "answers.csv").write_text("id,label\n")
+    (folder / "tried.json").write_text("[]")
+    (folder / "parts").mkdir()
+    (folder / "old.parquet").rename(folder / "parts" / "a.parquet")
+    os.symlink(folder / "parts" / "a.parquet", folder / "link.parquet")
+    os.link(folder / "new.parquet", folder / "hard.parquet")
+    return (
+        "parts/*.parquet",
+        "new.parquet",
+        "--config",
+        "set.toml",
+        "--answers",
+        "answers.csv",
+        "--frontier",
+        "tried.json",
+    )
+
+
+@pytest.mark.parametrize("option", OUTPUTS)
+@pytest.mark.parametrize(
+    "path",
+    ["parts/a.parquet", "./new.parquet", "link.parquet", "hard.parquet", "set.toml", "answers.csv", "tried.json"],
+)
+def test_no_output_is_an_input(folder, inputs, monkeypatch, option, path):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("lowchurn.report.command.audit", lambda *_, **__: pytest.fail("work before the check"))
+    names = ("old", "new", "config", "answers", "frontier")
+    given = dict(zip(names, (inputs[0], inputs[1], *inputs[3::2]), strict=True)) | {option.strip("-"): path}
+    before = {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match=f"{option} must not overwrite"):
+        run_audit(given, Console(quiet=True))
+    assert {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("old", "path"), [("base.duckdb::t", "base.duckdb"), ("parts", "parts/a.parquet"), ("p[1].csv", "p[1].csv")]
+)
+def test_databases_folders_and_literal_names_are_inputs_too(folder, monkeypatch, old, path):
+    monkeypatch.chdir(folder)
+    (folder / "parts").mkdir()
+    (folder / path).write_bytes(b"rows")
+    with pytest.raises(ValueError, match="--json must not overwrite the old table"):
+        run_audit({"old": old, "new": "new.parquet", "json": path}, Console(quiet=True))
+    with pytest.raises(ValueError, match="--html and --json must be different files"):
+        run_audit({"old": "old.parquet", "new": "new.parquet", "json": "./x", "html": "x"}, Console(quiet=True))
+
+
+def test_labels_that_are_filled_in_are_not_replaced_without_force(folder, lowchurn):
+    arguments = ("old.parquet", "new.parquet", "--disputed", "label-me.csv")
+    assert lowchurn(*arguments).returncode == 0
+    assert lowchurn(*arguments).returncode == 0  # nothing is filled in yet
+    filled = (folder / "label-me.csv").read_text().replace(",\n", ",1\n", 1)
+    (folder / "label-me.csv").write_text(filled)
+    done = lowchurn(*arguments)
+    assert done.returncode == 2
+    assert "--force" in done.stderr
+    assert (folder / "label-me.csv").read_text() == filled
+    assert lowchurn(*arguments, "--force").returncode == 0
+    assert (folder / "label-me.csv").read_text() != filled
+
+
+def test_links_are_followed_and_the_true_path_is_said(folder, lowchurn):
+    (folder / "kept").mkdir()
+    os.symlink(folder / "kept" / "report.json", folder / "report.json")
+    done = lowchurn("old.parquet", "new.parquet", "--json", "report.json", "--markdown", "summary.md")
+    assert (folder / "report.json").is_symlink()
+    assert json.loads((folder / "kept" / "report.json").read_text())["rows"]["paired"] == 2000
+    assert f"written: {os.path.realpath(folder / 'kept' / 'report.json')}" in done.stdout
+    assert "written: summary.md" in done.stdout
+
+
+def test_devices_and_pipes_are_written_to(folder):
+    line = (
+        f"{sys.executable} -m lowchurn.cli audit old.parquet new.parquet --json /dev/stdout --html /dev/null "
+        "--markdown >(cat > piped.md) | cat > piped.json; sleep 0.2"
+    )
+    done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert json.loads((folder / "piped.json").read_text())["rows"]["paired"] == 2000
+    assert (folder / "piped.md").read_text().startswith("## Model audit")
+    assert "decisions change" in done.stderr
+    assert os.path.exists("/dev/null")
+    assert not os.path.isfile("/dev/null")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is not valid JSON"),
+        ("{}", "or what lowchurn retrain --report wrote"),
+        ("3", "or what lowchurn retrain --report wrote"),
+        ("[3]", "wrong structure"),
+        ('[{"accuracy": 0.9}]', "missing required field `churn`"),
+        ('[{"accuracy": "high", "churn": 0.1}]', "wrong structure"),
+        ('[{"accuracy": NaN, "churn": 0.1}]', r"setting 1: accuracy must be in \[0, 1\], got nan"),
+        ('[{"accuracy": 0.9, "churn": 0.1}, {"accuracy": 0.9, "churn": Infinity}]', "setting 2: churn must be"),
+        ('[{"accuracy": 0.9, "churn": 1e400}]', "churn must be in"),
+        ('[{"accuracy": 0.9, "churn": 1' + "0" * 400 + "}]", "wrong structure|churn must be in|not valid JSON"),
+        ('[{"accuracy": 1.5, "churn": 0.1}]', "accuracy must be in"),
+        ('[{"accuracy": 0.9, "churn": -0.1}]', "churn must be in"),
+        ('[{"accuracy": 0.9, "churn": 0.1, "churn_interval": [0.2, 0.1]}]', "lower end first"),
+        ('[{"accuracy": 0.9, "churn": 0.1, "churn_interval": [0.2]}]', "wrong structure"),
+        ('[{"accuracy": 0.9, "churn": 0.1, "strategy": ["a"]}]', "wrong structure"),
+        ('[{"accuracy": 0.9, "churn": 0.1, "dial": 7}]', "dial must be in"),
+        ('{"frontier": 3}', "wrong structure"),
+        ('{"frontier": [], "parameters": 3}', "wrong structure"),
+        ('{"frontier": [], "parameters": {"max_churn": "low"}}', "wrong structure"),
+        ('{"frontier": [], "parameters": {"max_churn": 1e999}}', "max_churn must be in"),
+        ('{"frontier": [], "parameters": {"churn": "medium"}}', "wrong structure"),
+        ('{"frontier": [], "selection": {"served": [1]}}', "wrong structure"),
+        ('{"frontier": [], "selection": {"served": {"a": -1}}}', "a weight in served must be in"),
+        ("[" * 100_000, "nested too deeply|not valid JSON"),
+        ("\udcff", "is not valid JSON"),
+    ],
+)
+def test_a_damaged_frontier_is_one_clear_line(folder, monkeypatch, text, words):
+    monkeypatch.chdir(folder)
+    (folder / "tried.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ValueError, match=words) as error:
+        run_audit({"old": "old.parquet", "new": "new.parquet", "frontier": "tried.json"}, Console(quiet=True))
+    assert "\n" not in str(error.value)
+    assert "tried.json" in str(error.value)
+
+
+def test_a_frontier_keeps_what_the_file_has(folder):
+    points = [
+        {"strategy": "<b>\x1b[2J", "accuracy": 0.9, "churn": None, "churn_interval": None, "risk": 3},
+        {"strategy": "cold", "accuracy": 0.9, "accuracy_interval": [0.8, 0.95], "churn": 0.1, "broken_low": 0.01},
+    ]
+    (folder / "tried.json").write_text(json.dumps(points))
+    assert read_tried(read_frontier(str(folder / "tried.json"))) == read_tried(points)
+    with pytest.raises(ValueError, match="cannot read the frontier"):
+        read_frontier(str(folder))
+
+
+def test_errors_name_options(folder, lowchurn):
+    pd.read_parquet(folder / "new.parquet")[1:].to_parquet(folder / "short.parquet")
+    assert "--on-mismatch inner" in lowchurn("old.parquet", "short.parquet").stderr
+    text = pd.DataFrame({"id": [1, 2], "score": [0.1, 0.9], "y": ["a", "b"]})
+    text.to_csv(folder / "text.csv", index=False)
+    assert "--class negative --class positive" in lowchurn("text.csv", "text.csv", "--label", "y").stderr
+    for option, value in (
+        ("--max-churn", "3"),
+        ("--slice-max-churn", "nan"),
+        ("--min-rows", "-1"),
+        ("--junit", "g.xml"),
+    ):
+        done = lowchurn("old.parquet", "new.parquet", option, value)
+        assert done.returncode == 2
+        assert f": {option} " in done.stderr
+        assert "_" not in done.stderr
+
+
+def test_no_value_of_the_data_reaches_the_terminal_raw(folder, lowchurn):
+    bad = "\x1b[2J\rPASS\nx\u202e"
+    n = 400
+    old = pd.DataFrame({"id": range(n), bad: [bad, "plain"] * (n // 2), "y": bad + "1", "prediction": bad + "1"})
+    old.to_parquet(folder / "odd.parquet")
+    new = old[["id"]].assign(prediction=[bad + "2", bad + "1"] * (n // 2))
+    new.to_parquet(folder / "odder.parquet")
+    done = lowchurn(
+        "odd.parquet", "odder.parquet", "--label", "y", "--by", bad, "--max-churn", "0.1",
+        "--slice-max-churn", "0.1", "--markdown", "summary.md",
+    )  # fmt: skip
+    assert done.returncode == 1
+    wrong = lowchurn("odd.parquet", "odder.parquet", "--id", bad + "no")
+    assert wrong.returncode == 2
+    for said in (done.stdout, wrong.stderr, (folder / "summary.md").read_text()):
+        assert not set(said) & set("\x1b\r\u202e")
+        assert "\nx" not in said
+    assert "\\x1b[2J" in done.stdout
+
+
+def test_what_was_audited_is_in_the_outputs(folder, lowchurn):
+    (folder / "set.toml").write_text(
+        '[audit]\nlabel = "y"\nold_name = "v1"\nconfidence = 0.9\n[gate]\nmax_churn = 0.5\n'
+        "[gate.slices.country]\nmax_churn = 0.9\n"
+    )
+    lowchurn(
+        "old.parquet", "new.parquet", "--config", "set.toml", "--new-name", "v2 <b>", "--confidence", "0.95",
+        "--by", "country", "--max-churn", "0.4", "--json", "report.json", "--markdown", "summary.md",
+    )  # fmt: skip
+    made = json.loads((folder / "report.json").read_text())["provenance"]
+    assert (made["old"]["name"], made["new"]["name"], made["config"]) == ("v1", "v2 <b>", "set.toml")
+    assert made["old"]["sha256"] == hashlib.sha256((folder / "old.parquet").read_bytes()).hexdigest()
+    # 0.95 is the default, so it is no setting that stands out.
+    expected = {"label": "y", "by": ["country"], "gate.max_churn": 0.4, "gate.slices.country.max_churn": 0.9}
+    assert made["settings"] == expected
+    assert set(made["from_config"]) == {"label", "old_name", "gate.slices.country.max_churn"}
+    text = (folder / "summary.md").read_text()
+    assert f"v1, old.parquet, sha256 {made['old']['sha256']}" in text
+    assert "v2 &lt;b&gt;" in text
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_permission(folder, lowchurn):
     (folder / "locked").mkdir(mode=0o500)
@@ -188,7 +445,7 @@ def test_a_failure_while_writing_leaves_the_old_file(folder, monkeypatch):
     with pytest.raises(ValueError, match="No space left on device"):
         run_audit({"old": "old.parquet", "new": "new.parquet", "json": "report.json"}, Console(quiet=True))
     assert (folder / "report.json").read_text() == "before"
-    assert not [name for name in os.listdir(folder) if name.startswith(".lowchurn")]
+    assert not [name for name in os.listdir(folder) if name.endswith(".lowchurn")]
 
 
 def test_words_in_brackets_are_shown_as_they_are(lowchurn):

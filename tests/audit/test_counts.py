@@ -17,6 +17,7 @@ from sklearn.metrics import log_loss
 import lowchurn
 from lowchurn.audit import counts
 from lowchurn.audit.columns import resolve
+from lowchurn.audit.exact import Schema
 from lowchurn.metrics import flips, soft_churn
 from tests.audit.conftest import make_tables
 
@@ -254,9 +255,9 @@ def expressions():
     schema = {"id": "int64", "y": "string", "p_a": "float64", "p_b": "float64", "p_c": "float64", "w": "float64",
               "g": "int64", "country": "string", "age": "float64"}  # fmt: skip
     old, new = ibis.table(schema, name="old"), ibis.table(schema, name="new")
-    kinds = {k: {"int64": "integer", "string": "text", "float64": "float"}[v] for k, v in schema.items()}
+    types = Schema.of(dict(old.schema().items()))
     columns = resolve(
-        kinds, kinds, id="id", label="y", by=["country", "age"], features=(), weight="w", group="g", prediction=None,
+        types, types, id="id", label="y", by=["country", "age"], features=(), weight="w", group="g", prediction=None,
         score=None, threshold=0.5, proba=None, classes=None,
     )  # fmt: skip
     sides = [counts.project(t, columns, side, t.columns) for t, side in ((old, "old"), (new, "new"))]
@@ -264,6 +265,12 @@ def expressions():
     cuts = [counts.Cut("country", "b0"), counts.Cut("age", "b1", (20.0, 40.0))]
     unit = counts.unit_of(pairs, columns, 10**6)
     return {
+        "known values": counts.known_values(old, "y"),
+        "odd numbers": counts.unfit_values(old, "y", "no numbers", 0, 5),
+        "not exact in 32 bits": counts.unfit_values(old, "w", "float32", 0, 5),
+        "large floats": counts.unfit_values(old, "w", "small", 2**53, 5),
+        "large integers": counts.unfit_values(old, "id", "whole", 2**53, 5),
+        "labels": counts.class_checks(pairs, "label", columns),
         "row checks": counts.row_checks(sides[0], 1e-6),
         "key checks": counts.key_checks(sides[0]),
         "only in": counts.only_in(*sides),

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 import lowchurn
-from lowchurn.audit import Gate, Limits, junit, markdown, read_config, stats
+from lowchurn.audit import Gate, Limits, junit, markdown, read_config, review_change, stats
+from lowchurn.audit.formats import points
 
 
 def audit_of(n=1000, changed=0, broken=0, fixed=0):
@@ -168,3 +169,161 @@ def test_non_inferiority_is_offered_as_a_test():
     assert audit.not_worse_than(0.02).p_value < 0.001
     assert audit.not_worse_than(0.001).p_value > 0.1
     assert audit.mcnemar.p_value == stats.mcnemar(20, 20).p_value
+
+
+def reviewed(n, broken, fixed, lateral=0, labels=None):
+    """An audit without labels, and the review of the first answers to its shuffled disagreements."""
+    changed = broken + fixed + lateral
+    old = pd.DataFrame({"id": np.arange(n), "prediction": "a"})
+    new = old.assign(prediction=np.where(np.arange(n) < changed, "b", "a"))
+    truth = np.array(["a"] * broken + ["b"] * fixed + ["c"] * lateral + ["a"] * (n - changed))
+    audit = lowchurn.audit(old, new, classes=["a", "b", "c"])
+    table = audit.disputed()[:labels]
+    return audit, audit.with_labels(table.assign(label=truth[table.id])), (old.assign(y=truth), new)
+
+
+@pytest.mark.parametrize("limits", [{"not_worse_than": 0.02}, {"max_broken": 0.03}, {"max_broken": 0.001}])
+def test_with_all_disagreements_labelled_the_gate_is_that_of_a_labelled_table(limits):
+    audit, review, (old, new) = reviewed(1000, broken=12, fixed=9, lateral=4)
+    assert audit.gate(**limits).outcome == "INCONCLUSIVE"
+    (known,) = lowchurn.audit(old, new, label="y").gate(**limits).checks
+    (check,) = audit.gate(review=review, **limits).checks
+    assert check.outcome == known.outcome != "INCONCLUSIVE"
+    for end in ("value", "low", "high"):
+        assert getattr(check.estimate, end) == pytest.approx(getattr(known.estimate, end))
+    assert "from the review of 25 of 25 disagreements" in check.words
+
+
+@pytest.mark.parametrize(("margin", "outcome"), [(0.02, "PASS"), (0.0075, "INCONCLUSIVE"), (0.0002, "FAIL")])
+def test_the_review_is_judged_on_its_bound(margin, outcome):
+    audit, review, _ = reviewed(4000, broken=65, fixed=35, labels=60)
+    (check,) = audit.gate(not_worse_than=margin, review=review).checks
+    assert check.outcome == outcome
+    assert check.estimate == review.accuracy_change
+    assert "points" in check.words
+
+
+def test_the_labels_that_are_asked_for_would_settle_it():
+    audit, review, _ = reviewed(20_000, broken=300, fixed=300, labels=30)
+    (check,) = audit.gate(not_worse_than=0.012, review=review).checks
+    assert check.outcome == "INCONCLUSIVE"
+    assert "more labelled disagreements would settle it" in check.words
+    labels = int(30 + check.more_labels)
+    assert 30 < labels < 600
+    # At the same rates: as many of each kind, in proportion.
+    fixed = review.fixed.value
+    more = np.repeat([1.0, -1.0], [round(labels * fixed), labels - round(labels * fixed)])
+    assert review_change(more, 600, 20_000).accuracy_change.low == pytest.approx(-0.012, abs=1e-3)
+    verdict = audit.gate(Gate(not_worse_than=0.012), review=review)
+    assert f"about {check.more_labels:,.0f} more labels needed" in markdown(audit, verdict)
+
+
+def test_where_all_labels_are_not_enough_rows_are_asked_for():
+    audit, review, _ = reviewed(500, broken=20, fixed=20)
+    (check,) = audit.gate(not_worse_than=0.01, review=review).checks
+    assert check.outcome == "INCONCLUSIVE"
+    assert "more rows with labels for all disagreements" in check.words
+    assert math.isfinite(check.more_rows)
+
+
+def test_a_review_without_answers_and_slices_are_no_evidence():
+    old = pd.DataFrame({"id": range(100), "prediction": 0, "s": "x"})
+    audit = lowchurn.audit(old, old.assign(prediction=1), by="s")
+    review = audit.with_labels(audit.disputed())
+    (check,) = audit.gate(not_worse_than=0.01, review=review).checks
+    assert "no disagreement has an answer yet" in check.words
+    answered = audit.with_labels(audit.disputed().assign(label=1))
+    verdict = audit.gate(not_worse_than=0.01, slices={"s": {"not_worse_than": 0.01}}, review=answered)
+    assert [c.outcome for c in verdict.checks] == ["PASS", "INCONCLUSIVE"]
+    assert "answers to disagreements are judged over all rows only" in verdict.checks[1].words
+
+
+def test_labels_of_every_row_are_better_than_a_review():
+    audit = audit_of(n=1000, broken=30, fixed=10)
+    wrong = review_change(np.ones(40), 40, 1000)
+    assert audit.gate(not_worse_than=0.004, review=wrong).outcome == "FAIL"
+
+
+@pytest.mark.parametrize(("policy", "code"), [("fail", 3), ("warn", 0), ("pass", 0)])
+def test_a_policy_decides_what_inconclusive_means(policy, code):
+    audit = audit_of(n=1000, broken=27)
+    verdict = audit.gate(max_churn=0.03, max_broken=0.5, inconclusive=policy)
+    assert (verdict.outcome, verdict.exit_code, verdict.passed) == ("INCONCLUSIVE", code, False)
+    assert audit.gate(max_churn=0.001, inconclusive=policy).exit_code == 1
+    suite = ElementTree.fromstring(junit(audit, verdict))
+    kinds = {"fail": "error", "warn": "skipped", "pass": "system-out"}
+    assert [child.tag for case in suite for child in case] == [kinds[policy]]
+    assert suite.get("errors") == ("1" if policy == "fail" else "0")
+    assert suite.get("skipped") == ("1" if policy == "warn" else "0")
+    words = suite.find(f"testcase/{kinds[policy]}")
+    assert "straddles the limit" in (words.get("message") or words.text)
+
+
+def test_policies_are_checked_and_are_no_limit():
+    with pytest.raises(ValueError, match="inconclusive must be one of 'fail', 'warn', 'pass', got 'ignore'"):
+        Gate(max_churn=0.1, inconclusive="ignore")
+    with pytest.raises(ValueError, match="at least one limit"):
+        audit_of(n=10).gate(inconclusive="warn")
+    assert Gate(max_churn=0.1, inconclusive="warn").given == {"max_churn": 0.1, "inconclusive": "warn"}
+
+
+def test_differences_are_in_points_and_shares_in_percent():
+    verdict = audit_of(n=1000, broken=30, fixed=10).gate(not_worse_than=0.05, max_broken=0.1)
+    words = [check.words for check in verdict.checks]
+    assert "broken decisions 3.00% (" in words[0]
+    assert "change in accuracy -2.00 points (-3.3" in words[1]
+    assert "not worse than -5.00 points" in words[1]
+    assert "%" not in words[1]
+    assert "-2.00 points" in str(audit_of(n=1000, broken=30, fixed=10))
+    assert points(0.0033) == "+0.33 points"
+
+
+def test_a_percentage_for_a_share_is_hinted_at():
+    with pytest.raises(ValueError, match=r"got 2. It is a share: 2 percent is 0.02"):
+        Limits(max_churn=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[gate]\nmax_churn = "low"', r"gate.max_churn must be in \[0, 1\], got 'low'"),
+        ("[gate]\nmax_churn = -0.1", r"gate.max_churn must be in \[0, 1\], got -0.1"),
+        ("[gate]\nmax_churn = nan", r"gate.max_churn must be in \[0, 1\], got nan"),
+        ("[gate]\nmax_churn = inf", "gate.max_churn must be in"),
+        ("[gate]\nmax_churn = true", "gate.max_churn must be in"),
+        ("[gate]\nmax_churn = [0.1]", "gate.max_churn must be in"),
+        ("[gate]\nmin_rows = 1.5", "gate.min_rows must be a whole number"),
+        ("[gate]\nslices = 3", "gate.slices must be a table"),
+        ("[gate.slices.country]\nmax_churn = 2", "gate.slices.country.max_churn must be in"),
+        ("[gate.slices.country]\nmax_chrun = 0.2", "unknown limit 'max_chrun'. Did you mean 'max_churn'"),
+        ('[gate]\ninconclusive = "no"', "gate.inconclusive must be one of"),
+        ("[audit]\nby = 3", r"\[audit\] of .* has the wrong structure: Expected .*`\$.by`"),
+        ("[audit]\nid = [1]", r"wrong structure: Expected `str`, got `int` - at `\$.id\[0\]`"),
+        ('[audit]\nconfidence = "high"', r"\$.confidence"),
+        ("[audit]\nseed = 1.5", r"\$.seed"),
+        ("[audit]\nlabel = 2024-01-01", r"\$.label"),
+        ("[audit]\nlable = 'y'", "unknown setting 'lable'. Did you mean 'label'"),
+        ("[audits]", "unknown table 'audits'. Did you mean 'audit'"),
+        ("audit = 3", "must be a table"),
+        ("[gate", "is not valid TOML"),
+        ("x = " + "[" * 100_000, "nested too deeply|not valid TOML"),
+    ],
+)
+def test_a_damaged_file_of_settings_is_one_clear_line(tmp_path, text, words):
+    path = tmp_path / "lowchurn.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=words) as error:
+        read_config(path)
+    assert "\n" not in str(error.value)
+    assert "lowchurn.toml" in str(error.value)
+
+
+def test_a_file_of_settings_that_is_none(tmp_path):
+    with pytest.raises(ValueError, match="cannot read"):
+        read_config(tmp_path)
+    path = tmp_path / "lowchurn.toml"
+    path.write_bytes(b"[audit]\nlabel = '\xff'")
+    with pytest.raises(ValueError, match="is not valid TOML"):
+        read_config(path)
+    path.write_bytes(b"")
+    assert read_config(path) == {"audit": {}, "gate": {}}

@@ -34,6 +34,37 @@ def test_the_change_is_covered_when_a_random_part_is_labelled(rows, labels, rate
     assert inside / draws > 0.925
 
 
+@pytest.mark.parametrize(
+    ("rows", "labels", "rates"),
+    [
+        (5000, 80, (0.03, 0.03, 0.0)),
+        (5000, 40, (0.05, 0.003, 0.02)),
+        (2000, 10_000, (0.02, 0.01, 0.0)),
+        (20_000, 60, (0.001, 0.03, 0.0)),
+        (20_000, 15, (0.002, 0.03, 0.0)),
+    ],
+)
+def test_the_broken_share_is_covered_when_a_random_part_is_labelled(rows, labels, rates):
+    rng = np.random.default_rng(0)
+    inside, draws = 0, 600
+    for _ in range(draws):
+        outcomes = world(rng, rows, *rates)
+        some = rng.choice(outcomes, min(labels, len(outcomes)), replace=False)
+        broken = review_change(some, len(outcomes), rows).broken_rows
+        inside += broken.low <= rates[1] <= broken.high
+    assert inside / draws > 0.925
+
+
+def test_labels_needed_are_those_that_make_it_worth_that_much():
+    few = review_change(np.repeat([1.0, -1.0], [50, 50]), 400, 20_000)
+    many = int(few.labels_needed(few.accuracy_change, 8_000))
+    assert 100 < many < 400
+    half = np.repeat([1.0, -1.0], [many // 2, many - many // 2])
+    worth = review_change(half, 400, 20_000).accuracy_change.effective
+    assert worth == pytest.approx(8_000, rel=0.02)
+    assert few.labels_needed(few.accuracy_change, 20_001) == np.inf
+
+
 def test_the_plan_has_its_power_and_its_labels_are_far_fewer():
     rng = np.random.default_rng(1)
     plan = plan_review(churn=0.04, rows=20_000, disputed=800, margin=0.01, power=0.8)
@@ -124,7 +155,7 @@ def test_numbers_and_truth_values_typed_by_hand_are_understood():
     answers = pd.DataFrame({"id": [1, 2], "label": ["1.0", "0"]})
     review = audit.with_labels(answers)
     assert (review.fixed.value, review.broken.value) == (0.5, 0.5)
-    with pytest.raises(ValueError, match="labels must be int64"):
+    with pytest.raises(ValueError, match="'yes' in row 0 of the answers is no class of the decisions"):
         audit.with_labels(answers.assign(label="yes"))
     truths = lowchurn.audit(old.assign(prediction=False), old.assign(prediction=[True, True, False]))
     assert truths.with_labels(pd.DataFrame({"id": [1], "label": [True]})).fixed.value == 1

@@ -11,9 +11,13 @@ from sklearn.linear_model import LogisticRegression
 
 import lowchurn
 from lowchurn import LowChurnClassifier
+from lowchurn.audit.formats import interval_text
+from lowchurn.audit.stats import paired_difference
 from lowchurn.report import html_page, write_html
+from lowchurn.report.frontier import paired_change
 from lowchurn.report.tried import read_tried
 from lowchurn.retrain import report_json
+from tests.report import sample
 from tests.report.test_page import CONTRAST, EVIL, Balanced, browser, needs_chromium  # noqa: F401 - browser is a fixture
 
 SETTINGS = 21
@@ -30,6 +34,7 @@ def record(strategy, setting, accuracy, churn, broken, **more):
         "churn": churn,
         "broken": broken,
         "fixed": broken + accuracy - 0.84,
+        "rows": 2000.0,
         "accuracy_interval": [accuracy - half, accuracy + half],
         "churn_interval": [max(churn - 0.15 * churn - 0.001, 0.0), churn + 0.2 * churn + 0.001],
         "status": "trained",
@@ -80,10 +85,10 @@ def page(audit):
 
 
 def table_rows(page):
-    """The cells of the frontier's table, without markup."""
-    part = page[page.index('id="frontier"') :]
-    body = part[part.index("<tbody>") : part.index("</tbody>")]
-    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in body.split("</tr>")[:-1]]
+    """The cells of the frontier's tables in the order of the settings, without markup."""
+    part = page[page.index('id="frontier"') :].split("</section>")[0]
+    rows = {int(at): row for at, row in re.findall(r'<tr data-row="(\d+)">(.*?)</tr>', part)}
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", rows[at]) for at in sorted(rows)]
     return [[re.sub(r"<[^>]+>", "", cell) for cell in row] for row in cells]
 
 
@@ -94,10 +99,10 @@ def test_the_dial_is_a_line_with_a_band_and_the_rest_are_points(page):
     assert across == sorted(across)  # from the base, with no churn, to the new model
     band = re.search(r'<polygon points="([^"]+)" class="band s3"', page).group(1)
     assert len(band.split()) == 2 * SETTINGS
-    assert page.count('data-dial="dial1"') == SETTINGS
+    assert page.count('data-dial="dial1"') == 2 * SETTINGS  # a dot and its whiskers
     assert page.count('class="error ') == 4
     assert page.count('class="limit"') == 1
-    assert len(re.findall(r'class="point[^"]* chosen"', page)) == 1
+    assert len(re.findall(r'class="setting[^"]* chosen"', page)) == 1
 
 
 def test_the_slider_starts_at_what_is_served_and_is_hidden_without_a_script(page):
@@ -115,12 +120,68 @@ def test_the_slider_starts_at_what_is_served_and_is_hidden_without_a_script(page
 def test_every_number_is_in_the_table_and_what_is_unknown_is_a_dash(page):
     rows = table_rows(page)
     assert len(rows) == len(frontier())
-    assert rows[0] == ["cold", "", "8.20% (6.87% to 9.94%)", "85.80% (84.60% to 87.00%)", "3.20%", "5.00%", "over", ""]
-    assert rows[2][5] == "\u2013"
+    change = interval_text(paired_difference(0.05, 0.032, 2000), signed=True)
+    assert change.startswith("+1.80 points (+0.")
+    assert rows[0] == ["cold", "", "8.20% (6.87% to 9.94%)", "85.80%", change, "3.20%", "5.00%", "over", ""]
+    assert rows[2][3:7] == ["85.10% (83.90% to 86.30%)", "\u2013", "1.10%", "\u2013"]
     assert rows[4 + SERVED][:2] == ["soup(members=8, toward_base=0.35)", "0.35"]
     assert rows[4 + SERVED][-2:] == ["within", "served"]
-    assert rows[-1] == ["mixup", "", *["\u2013"] * 4, "", "skipped: no &lt;soft&gt; targets"]
+    assert rows[-1] == ["mixupskipped: no &lt;soft&gt; targets", "", *["\u2013"] * 5, "", ""]
     assert "nan" not in page[page.index('id="frontier"') :].split("</section>")[0].lower()
+
+
+def band(page):
+    """The lower and upper edge of the dial's band, from the base to the new model, in percent from the top."""
+    found = re.search(r'<polygon points="([^"]+)" class="band s3"', page).group(1)
+    heights = [float(pair.split(",")[1]) for pair in found.split()]
+    half = len(heights) // 2
+    return heights[: half - 1 : -1], heights[:half]
+
+
+def test_the_band_is_the_paired_change_against_the_base(audit, page):
+    lower, upper = band(page)
+    widths = np.subtract(lower, upper)
+    assert widths[0] < 0.2 * widths[-1]  # no row differs at the base, so hardly anything is open there
+    assert (np.diff(widths) > 0).all()
+    # The scale of the axis follows from two points of the line; the ends of the band are then Tango's.
+    line = [float(pair.split(",")[1]) for pair in re.search(r'points="([^"]+)" class="curve', page).group(1).split()]
+    points = [on_the_dial(k / (SETTINGS - 1)) for k in reversed(range(SETTINGS))]
+    scale = (points[-1]["accuracy"] - points[0]["accuracy"]) / (line[0] - line[-1])
+    for at in (0, 7, SETTINGS - 1):
+        change = paired_difference(points[at]["fixed"], points[at]["broken"], 2000)
+        assert scale * (line[0] - upper[at]) == pytest.approx(change.high, abs=1e-4)
+        assert scale * (line[0] - lower[at]) == pytest.approx(change.low, abs=1e-4)
+    assert "the change in accuracy against the base on the same rows" in page
+
+
+def test_without_the_rows_there_is_no_band(audit):
+    shown = html_page(audit, frontier=[{k: v for k, v in p.items() if k != "rows"} for p in frontier()])
+    assert 'class="band' not in shown
+    assert 'class="curve' in shown
+    assert "has no interval here" in shown
+    assert table_rows(shown)[0][3] == "85.80% (84.60% to 87.00%)"
+
+
+@pytest.mark.parametrize("rows", [0, 0.3, 1e300, math.inf, -4, None])
+@pytest.mark.parametrize(("fixed", "broken"), [(0.0, 0.0), (1.5, 0.2), (-0.2, 1), (math.inf, 0.1), (1e-300, 0.5)])
+def test_impossible_rows_and_shares_have_no_interval_and_no_traceback(audit, fixed, broken, rows):
+    given = record("cold", "", 0.85, 0.05, broken, fixed=fixed, rows=rows)
+    (point,) = read_tried([given]).points
+    change = paired_change(point)
+    assert not change.defined or change.low <= change.value <= change.high
+    assert "cold" in html_page(audit, frontier=[given])
+
+
+def test_positions_of_a_dial_are_folded_but_for_the_ends_every_tenth_and_what_is_served(audit):
+    shown = html_page(audit, frontier=sample.retrained())
+    section = shown[shown.index('id="frontier"') :].split("</section>")[0]
+    seen, folded = section.split("<details>")
+    positions = [float(a) for a in re.findall(r"toward_base=([\d.]+)\)</th>", seen)]
+    assert positions == [0.0, 0.2, 0.4, sample.SERVED / 50, 0.6, 0.8, 1.0]
+    assert len(re.findall(r"toward_base=[\d.]+\)</th>", folded)) == sample.POSITIONS - len(positions)
+    assert "The other 44 positions of the dial" in folded
+    few = html_page(audit, frontier=[on_the_dial(k / 10) for k in range(11)])
+    assert "The other" not in few
 
 
 @pytest.mark.parametrize(
@@ -200,6 +261,8 @@ def test_a_real_model_without_a_dial_is_shown_as_points(audit):
     assert [p.name for p in tried.points if p.chosen] == list(model.selection_.served)
     assert tried.budget == 0.05
     assert tried.points[0].fixed.value == model.frontier_[0].fixed
+    assert all(paired_change(p).defined for p in tried.points if p.drawn)
+    assert tried.points[0].rows == model.selection_.rows["choose"]
     section = [shown[shown.index('id="frontier"') :].split("</section>")[0] for shown in pages]
     assert section[0] == section[1]
     assert 'type="range"' not in section[0]
@@ -231,8 +294,8 @@ def spoken(view):
 def highlighted(view):
     """The marks that are highlighted on the figure, as places on it, and whether their rings are seen."""
     return view.eval_on_selector_all(
-        "#frontier .setting.now",
-        "marks => marks.map(m => [+m.lastChild.getAttribute('cx'), getComputedStyle(m.children[1]).display])",
+        "#frontier .over .setting.now",
+        "marks => marks.map(m => [m.getBoundingClientRect().x, getComputedStyle(m).outlineStyle])",
     )
 
 
@@ -249,7 +312,8 @@ def test_the_slider_moves_by_keyboard(opened):
     assert said.startswith("soup(members=8, toward_base=0.30) within the budget of 3.5%")
     for figure in (
         "changed 3.50% (2.88% to 4.30%)",
-        "accuracy 85.91% (84.71% to 87.11%)",
+        "accuracy 85.91%",
+        f"against the base {interval_text(paired_difference(0.029640, 0.0105, 2000), signed=True)}",
         "broken 1.05%",
         "fixed 2.96%",
     ):
@@ -274,13 +338,13 @@ def test_the_slider_follows_its_value_and_agrees_with_the_table(opened):
         slider.fill(str(SETTINGS - 1 - k))
         row = opened.locator("#frontier tbody tr.now")
         assert row.count() == 1
-        cells = [" ".join(text.split()) for text in row.locator("th, td").all_inner_texts()]
+        cells = [" ".join(text.split()) for text in row.locator("th, td").all_text_contents()]
         assert cells[0] == f"soup(members=8, toward_base={k / (SETTINGS - 1):.2f})"
         said = spoken(opened)
         assert cells[0] in said
-        for word, cell in zip(("changed", "accuracy", "broken", "fixed"), cells[2:6], strict=True):
+        for word, cell in zip(("changed", "accuracy", "against the base", "broken", "fixed"), cells[2:7], strict=True):
             assert f"{word} {cell}" in said
-        titles = opened.eval_on_selector_all("#frontier .setting.now title", "found => found.map(t => t.textContent)")
+        titles = opened.eval_on_selector_all("#frontier .over .setting.now", "found => found.map(t => t.title)")
         assert [title.partition(": ")[0] for title in titles] == cells[:1]
 
 
@@ -288,8 +352,8 @@ def test_the_slider_follows_its_value_and_agrees_with_the_table(opened):
 def test_paper_shows_the_table_and_a_phone_shows_the_slider(opened):
     opened.emulate_media(media="print")
     assert not opened.locator("#dial1").is_visible()
-    assert opened.locator("#frontier tbody tr").last.is_visible()
-    frame = "document.querySelector('#frontier .tall')"
+    assert opened.locator("#frontier tbody tr", has_text="mixup").is_visible()
+    frame = "document.querySelector('#frontier .scroll')"
     assert opened.evaluate(f"{frame}.clientHeight === {frame}.scrollHeight")  # nothing is cut off
     opened.emulate_media(media="screen")
     opened.set_viewport_size({"width": 390, "height": 800})
@@ -315,5 +379,9 @@ def test_without_a_script_there_is_the_table(browser, audit, tmp_path):  # noqa:
     view = browser.new_page(java_script_enabled=False)
     view.goto(path.as_uri())
     assert not view.locator("#dial1").is_visible()
-    assert view.locator("#frontier tbody tr").nth(4 + SERVED).is_visible()
+    assert view.locator(f'#frontier tr[data-row="{4 + SERVED}"]').is_visible()
+    folded = view.locator('#frontier tr[data-row="6"]')
+    assert not folded.is_visible()
+    view.locator("#frontier summary").click()
+    assert folded.is_visible()
     view.close()

@@ -13,13 +13,14 @@ try:
     from lowchurn.audit.build import audit
 except ModuleNotFoundError as error:
     raise ImportError(f'lowchurn.audit needs {error.name}: pip install "lowchurn[audit]"') from error
-from lowchurn.audit.gate import Check, Gate, Limits, Verdict, read_config
+from lowchurn.audit.gate import Check, Gate, Limits, Verdict
 from lowchurn.audit.infer import Slice
+from lowchurn.audit.provenance import Provenance, Source
 from lowchurn.audit.result import Audit, Rows, Shift
 from lowchurn.audit.review import Review, ReviewPlan, plan_review, review_change
+from lowchurn.audit.settings import read_config
 from lowchurn.audit.stats import Estimate, Test
 from lowchurn.audit.summary import junit, markdown
-from lowchurn.audit.writing import check_writable, write_text
 
 
 class _CallableModule(types.ModuleType):
@@ -37,19 +38,19 @@ __all__ = [
     "Estimate",
     "Gate",
     "Limits",
+    "Provenance",
     "Review",
     "ReviewPlan",
     "Rows",
     "Shift",
     "Slice",
+    "Source",
     "Test",
     "Verdict",
     "audit",
-    "check_writable",
     "junit",
     "markdown",
     "plan_review",
     "read_config",
     "review_change",
-    "write_text",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from lowchurn.audit import counts, sources
 from lowchurn.audit.columns import Columns, resolve
 from lowchurn.audit.infer import Design, judge_slices, tallies
+from lowchurn.audit.provenance import describe_audit, describe_source
 from lowchurn.audit.result import Audit, Rows, Shift
 from lowchurn.audit.soft import soft_estimates
 from lowchurn.checks import check_choice, check_number
@@ -43,6 +45,11 @@ def audit(
     memory_limit: str | None = None,
     threads: int | None = None,
     temp_directory: str | None = None,
+    old_name: str | None = None,
+    new_name: str | None = None,
+    partitions: bool = False,
+    remote: bool = False,
+    views: bool = False,
 ) -> Audit:
     """Say what changed between two versions of a model, from their predictions on the same rows.
 
@@ -84,6 +91,14 @@ def audit(
         Of the bootstrap and of the sample.
     memory_limit, threads, temp_directory : optional
         Settings of DuckDB, such as ``"4GB"`` (default: 60 % of the memory); what does not fit goes to disk.
+    old_name, new_name : str, optional
+        Names and versions of the two models, for the report.
+    partitions : bool, default False
+        Take folders called ``name=value`` for a column; otherwise only what is in the files counts.
+    remote : bool, default False
+        Allow paths such as ``s3://`` and ``https://``, for which the database downloads extensions.
+    views : bool, default False
+        Allow views and computed columns of a DuckDB file: queries of the file that can read any file of this machine.
 
     Returns
     -------
@@ -98,6 +113,7 @@ def audit(
     >>> result.churn.value, result.broken.value, result.fixed.value
     (0.25, 0.125, 0.125)
     """
+    settings = dict(locals())
     began = time.perf_counter()
     check_choice("audit", "on_mismatch", on_mismatch, ("error", "inner"))
     check_number("audit", "confidence", confidence, 0, 1, open_low=True, open_high=True)
@@ -105,67 +121,112 @@ def audit(
     check_number("audit", "sample", sample, 0, 10_000)
     if threads is not None:
         check_number("audit", "threads", threads, 1, 10_000)
-    engine = sources.open_engine(old, new, memory_limit=memory_limit, threads=threads, folder=temp_directory)
-    with engine.errors():
-        tables = {"old": engine.read("old", old), "new": engine.read("new", new)}
-        columns = _columns(
-            engine,
-            tables,
-            id=id,
-            label=label,
-            by=by,
-            features=features,
-            weight=weight,
-            group=group,
-            prediction=prediction,
-            score=score,
-            threshold=threshold,
-            proba=proba,
-            classes=classes,
-        )
-        stored, rows, soft, notes = _pairs(engine, tables, columns, on_mismatch)
-        pairs = stored if columns.weight is None else stored.filter(stored.w > 0)
-        cuts, more_notes = _cuts(engine, pairs, columns, rows.paired)
-        groups = int(engine.fetch(pairs.aggregate(n=pairs.g.nunique()))["n"][0]) if columns.group else 0
-        design = Design(columns.weight is not None, columns.group is not None, groups, confidence)
-        if 0 < groups < 30:
-            more_notes.append(f"Only {groups} groups: intervals rest on few independent units.")
-        unit = counts.unit_of(pairs, columns, groups or rows.paired)
-        _check_classes(engine, pairs, columns)
-        cells = engine.fetch(counts.count(pairs, cuts))
-        by_unit = engine.fetch(counts.count_units(pairs, cuts, unit)) if columns.group else None
-        found = tallies(cells, by_unit)
-        slices = judge_slices(found, lambda cut, value: (cuts[cut].name, cuts[cut].words(value)), design)
-        soft_found, shift, moved = {}, None, None
-        if soft:
-            sums = engine.fetch(counts.soft_sums(pairs, unit))
-            moved = int(sum(sums["moved"]))
-            bins = engine.fetch(counts.calibration_sums(pairs, unit)) if "h_o" in pairs.columns else None
-            soft_found = soft_estimates(
-                sums, bins, counts.CALIBRATION_BINS, confidence=confidence, draws=int(bootstrap), seed=seed
+    described = describe_source("old_name", old, old_name), describe_source("new_name", new, new_name)
+    engine = sources.open_engine(
+        old,
+        new,
+        memory_limit=memory_limit,
+        threads=threads,
+        folder=temp_directory,
+        partitions=partitions,
+        remote=remote,
+        views=views,
+    )
+    try:
+        with engine.errors():
+            opened = {"old": engine.open("old", old), "new": engine.open("new", new)}
+            columns = _columns(
+                engine,
+                opened,
+                id=id,
+                label=label,
+                by=by,
+                features=features,
+                weight=weight,
+                group=group,
+                prediction=prediction,
+                score=score,
+                threshold=threshold,
+                proba=proba,
+                classes=classes,
             )
-            joint = engine.fetch(counts.shift(pairs))
-            quantity = f"probability of {columns.classes[1]}" if len(columns.classes) == 2 else "top probability"
-            shift = Shift.from_counts(joint, counts.SHIFT_BINS, quantity)
-        flips = engine.fetch(counts.flipped(pairs, seed, int(sample)))
+            tables = {side: source.select(columns.used(side, source.schema)) for side, source in opened.items()}
+            _check_exact(engine, tables, columns)
+            found = _count(engine, tables, columns, on_mismatch, confidence, int(bootstrap), int(sample), seed)
+    except BaseException:
+        engine.close()  # now and not when the error is forgotten
+        raise
     return Audit(
         columns=columns,
-        rows=rows,
-        design=design,
-        tallies=found,
-        cells=cells,
-        judged=tuple(slices),
-        soft=soft_found,
-        shift=shift,
-        moved=moved,
-        flips=_flip_rows(flips, columns, cuts),
-        notes=(*notes, *more_notes),
         seed=seed,
         seconds=time.perf_counter() - began,
         sources=(_describe(old), _describe(new)),
         engine=engine,
-        pairs=pairs,
+        provenance=describe_audit(*described, found["rows"], settings, inspect.signature(audit)),
+        **found,
     )
+
+
+def _count(
+    engine: sources.Engine,
+    tables: dict[str, Any],
+    columns: Columns,
+    on_mismatch: str,
+    confidence: float,
+    draws: int,
+    sample: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Everything of an :class:`Audit` that is counted or inferred."""
+    stored, rows, soft, notes = _pairs(engine, tables, columns, on_mismatch)
+    pairs = stored if columns.weight is None else stored.filter(stored.w > 0)
+    cuts, more_notes = _cuts(engine, pairs, columns, rows.paired)
+    groups = int(engine.fetch(pairs.aggregate(n=pairs.g.nunique()))["n"][0]) if columns.group else 0
+    design = Design(columns.weight is not None, columns.group is not None, groups, confidence)
+    if 0 < groups < 30:
+        more_notes.append(f"Only {groups} groups: intervals rest on few independent units.")
+    unit = counts.unit_of(pairs, columns, groups or rows.paired)
+    _check_classes(engine, pairs, columns)
+    cells = engine.fetch(counts.count(pairs, cuts))
+    by_unit = engine.fetch(counts.count_units(pairs, cuts, unit)) if columns.group else None
+    found = tallies(cells, by_unit)
+    slices = judge_slices(found, lambda cut, value: (cuts[cut].name, cuts[cut].words(value)), design)
+    soft_found, shift, moved = {}, None, None
+    if soft:
+        sums = engine.fetch(counts.soft_sums(pairs, unit))
+        moved = int(sum(sums["moved"]))
+        bins = engine.fetch(counts.calibration_sums(pairs, unit)) if "h_o" in pairs.columns else None
+        soft_found = soft_estimates(sums, bins, counts.CALIBRATION_BINS, confidence=confidence, draws=draws, seed=seed)
+        joint = engine.fetch(counts.shift(pairs))
+        quantity = f"probability of {columns.classes[1]}" if len(columns.classes) == 2 else "top probability"
+        shift = Shift.from_counts(joint, counts.SHIFT_BINS, quantity)
+    flips = engine.fetch(counts.flipped(pairs, seed, sample))
+    return {
+        "rows": rows,
+        "design": design,
+        "tallies": found,
+        "cells": cells,
+        "judged": tuple(slices),
+        "soft": soft_found,
+        "shift": shift,
+        "moved": moved,
+        "flips": _flip_rows(flips, columns, cuts),
+        "notes": (*notes, *more_notes),
+        "pairs": pairs,
+    }
+
+
+def _check_exact(engine: sources.Engine, tables: dict[str, Any], columns: Columns) -> None:
+    """Refuse values that the type of a comparison does not hold exactly."""
+    for check in columns.checks:
+        part = check.part
+        some = counts.unfit_values(tables[part.side], part.column, check.rule, check.limit, EXAMPLES)
+        values = engine.fetch(some)["value"]
+        if values:
+            raise ValueError(
+                f"audit: {check.reason}: column {part.column!r} of the {part.side} table has values such as "
+                f"{', '.join(map(repr, values))}. Convert one side, so that both have one type."
+            )
 
 
 def _check_classes(engine: sources.Engine, pairs: Any, columns: Columns) -> None:
@@ -177,23 +238,36 @@ def _check_classes(engine: sources.Engine, pairs: Any, columns: Columns) -> None
                 f"({getattr(columns, side).words()}), more than {MOST_CLASSES:,}. "
                 "If they are scores, say score= and threshold=."
             )
+    _check_derived(engine, pairs, columns)
 
 
-def _columns(engine: sources.Engine, tables: dict[str, Any], **names: Any) -> Columns:
-    kinds = {side: sources.kinds(table) for side, table in tables.items()}
-    try:
-        return resolve(kinds["old"], kinds["new"], **names)
-    except ValueError:
-        # A label column without a single value has whatever type its file format gave it: look before refusing.
-        label, empty = names["label"], False
-        for side, table in tables.items():
-            if kinds[side].get(label, "null") == "null":
-                continue
-            if int(engine.fetch(table.aggregate(n=table[label].count()))["n"][0]) == 0:
-                kinds[side][label], empty = "null", True
-        if not empty:
-            raise
-        return resolve(kinds["old"], kinds["new"], **names)
+def _check_derived(engine: sources.Engine, pairs: Any, columns: Columns) -> None:
+    """Labels or decisions that are no class of the scores or probabilities of a side would all count as different."""
+    derived = [side for side in ("old", "new") if getattr(columns, side).label is None]
+    if not derived:
+        return
+    for name in ("old", "new", "label"):
+        if name in derived or name not in pairs.columns:
+            continue
+        found = {k: v[0] for k, v in engine.fetch(counts.class_checks(pairs, name, columns)).items()}
+        strange, known = int(found["strange"]), int(found["known"])
+        # A class that the model does not know is a label like any other; one that nobody named is a misunderstanding.
+        if strange and (strange == known or not columns.classes_given):
+            raise ValueError(
+                f"audit: {strange:,} of {known:,} {'labels' if name == 'label' else f'{name} decisions'}, such as "
+                f"{found['example']!r}, are none of the classes {list(columns.classes)[:EXAMPLES]} that the "
+                f"{' and '.join(derived)} decisions are made of. Name the classes with classes=."
+            )
+
+
+def _columns(engine: sources.Engine, opened: dict[str, sources.Source], **names: Any) -> Columns:
+    # A label column without a single value has whatever type its file format gave it.
+    label = names["label"]
+    for source in opened.values():
+        stored = isinstance(label, str) and label in source.schema and not source.written
+        if stored and int(engine.fetch(counts.known_values(source.table, label))["n"][0]) == 0:
+            source.schema.set_empty(label)
+    return resolve(opened["old"].schema, opened["new"].schema, **names)
 
 
 def _pairs(
@@ -245,8 +319,8 @@ def _pairs(
     left = (n_old - paired, n_new - paired)
     if any(left):
         notes.append(
-            f"on_mismatch='inner' left out {left[0]:,} of {n_old:,} old and {left[1]:,} of {n_new:,} new rows "
-            "(no partner, a repeated id or no decision): the figures speak for the others only."
+            f"Judging the common ids alone left out {left[0]:,} of {n_old:,} old and {left[1]:,} of {n_new:,} new rows "
+            "(no partner, a repeated id or no decision): the figures are about the others only."
         )
     used = answer.get("weighty", paired)
     if used < paired:
@@ -282,6 +356,11 @@ def _check_side(
         raise ValueError(
             f"audit: weight {columns.weight!r} must be finite and not negative, "
             f"{found['bad_weight']:,} rows of the {side} table are not."
+        )
+    if found.get("extreme_weight"):
+        raise ValueError(
+            f"audit: weight {columns.weight!r} must be 0 or in [{counts.LEAST_WEIGHT:g}, {counts.MOST_WEIGHT:g}], "
+            f"{found['extreme_weight']:,} rows of the {side} table are not. Multiply all weights by one number."
         )
     if found.get("some_weight") == 0:
         raise ValueError(f"audit: weight {columns.weight!r} must not be all zero.")
@@ -376,9 +455,21 @@ def _cuts(engine: sources.Engine, pairs: Any, columns: Columns, rows: int) -> tu
 
 
 def _flip_rows(found: dict[str, list[Any]], columns: Columns, cuts: Sequence[counts.Cut]) -> list[dict[str, Any]]:
-    names = {f"k{i}": name for i, name in enumerate(columns.id)} | {"old": "old", "new": "new", "label": "label"}
-    names |= {cut.column: cut.name for cut in cuts} | {"c_o": "old probability", "c_n": "new probability"}
-    present = [(place, name) for place, name in names.items() if place in found]
+    """Changed rows with keys that differ: a column called like one of ours gets another key."""
+    ours = {"old": "old", "new": "new", "label": "label", "c_o": "old probability", "c_n": "new probability"}
+    names: dict[str, str] = {}
+    taken = {*ours.values(), "kind"}  # the kind of change, which the page adds
+    for place, name in [*((f"k{i}", n) for i, n in enumerate(columns.id)), *((c.column, c.name) for c in cuts)]:
+        if name in columns.id and place[0] != "k":
+            continue  # it is there as a key
+        while name in taken:
+            name = f"{name} (column)"
+        taken.add(name)
+        names[place] = name
+    keys = [place for place in names if place[0] == "k"]
+    order = [*keys, "old", "new", "label", *(p for p in names if p not in keys), "c_o", "c_n"]
+    names |= ours
+    present = [(place, names[place]) for place in order if place in found]
     return [{name: found[place][i] for place, name in present} for i in range(len(found["old"]))]
 
 

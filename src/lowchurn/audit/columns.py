@@ -1,7 +1,7 @@
 """Which column means what: names are resolved and kinds are compared before anything is counted.
 
-A schema here is a plain mapping from column name to kind (see :func:`lowchurn.audit.sources.kinds`), so that these
-rules are the same for every engine.
+A schema here is a mapping from column name to :class:`lowchurn.audit.exact.ColumnType`, so that these rules are the
+same for every engine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lowchurn.audit.exact import (
+    NUMBERS,
+    Check,
+    ColumnType,
+    Part,
+    class_value,
+    common_type,
+    kind_of,
+    type_of_classes,
+)
 from lowchurn.checks import check_number, unknown_name
 
 # Names that are taken for the prediction where the caller says nothing, in this order.
@@ -17,8 +27,10 @@ PREDICTION_NAMES = ("prediction", "predicted", "pred", "y_pred", "yhat", "decisi
 SCORE_NAMES = ("score", "proba", "probability", "prob", "y_score")
 PROBA_PREFIXES = ("proba_", "prob_", "p_")
 
-NUMBERS = {"boolean", "integer", "float", "decimal"}
-Schema = Mapping[str, str]
+Schema = Mapping[str, ColumnType]
+# Kinds that are no plain values.
+NO_VALUES = {"nested", "unknown"}
+SHOWN = 10  # names in a message
 
 
 @dataclass(frozen=True)
@@ -53,12 +65,25 @@ class Columns:
     classes: tuple[Any, ...]
     """Classes of the probability columns, in their order; for a score the negative and the positive class."""
     answer: str
-    """The common type of labels and decisions: int64, float64, boolean or string."""
+    """The type in which labels and decisions are compared, as Ibis writes it: int64, decimal(38, 2), string, ..."""
     label: str | None = None
     weight: str | None = None
     group: str | None = None
     by: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    id_types: tuple[str, ...] = ()
+    """The type of each key column."""
+    checks: tuple[Check, ...] = ()
+    """What has to be true of the values so that comparisons are exact."""
+    classes_given: bool = True
+    """The classes were named, by the caller or by columns; otherwise they are the usual ones of a score."""
+
+    def used(self, side: str, names: Iterable[str]) -> list[str]:
+        """The columns of a side that have a role, of those that it has."""
+        told: Predicted = getattr(self, side)
+        roles = (*self.id, *told.columns, self.label, self.weight, self.group, *self.by, *self.features)
+        present = set(names)
+        return list(dict.fromkeys(name for name in roles if name is not None and name in present))
 
     @property
     def probabilistic(self) -> bool:
@@ -111,8 +136,7 @@ def resolve(
         for key in keys:
             if key not in schema:
                 raise unknown_name("audit", f"id column in the {side} table", key, schema)
-    for key in keys:
-        _same_kind("id", key, old[key], new[key])
+    id_types, checks = _id_types(keys, old, new)
     slices, bins = as_names("by", by), as_names("features", features)
     bins = tuple(b for b in bins if b not in slices)
     for role, names in (
@@ -125,11 +149,12 @@ def resolve(
         for name in names:
             if name not in old and name not in new:
                 raise unknown_name("audit", f"{role} column", name, {*old, *new})
-            if name in old and name in new and role != "by":
-                _same_kind(role, name, old[name], new[name], NUMBERS)
-            if (kind := new.get(name, old.get(name, ""))) in {"nested", "unknown"}:
-                raise ValueError(f"audit: {role} column {name!r} must hold plain values, got {kind} ones.")
-    if weight is not None and (kind := new.get(weight, old.get(weight, ""))) not in NUMBERS:
+            if name in old and name in new and role not in {"by", "label"}:
+                _same_kind(role, name, old[name].kind, new[name].kind, NUMBERS)
+            for schema in (old, new):
+                if name in schema and (kind := schema[name].kind) in NO_VALUES:
+                    raise ValueError(f"audit: {role} column {name!r} must hold plain values, got {kind} ones.")
+    if weight is not None and (kind := (new if weight in new else old)[weight].kind) not in NUMBERS:
         raise ValueError(f"audit: weight column {weight!r} must hold numbers, got {kind}.")
     reserved = {*keys, *slices, *bins, *(n for n in (label, weight, group) if n)}
     limits = as_pair(threshold)
@@ -142,22 +167,60 @@ def resolve(
         sides.append(
             _predicted(side, schema, other, named["prediction"][i], named["score"][i], limits[i], probas, reserved)
         )
-    kinds = {
-        f"{s} decision": schema[p.label]
-        for s, schema, p in zip(("old", "new"), (old, new), sides, strict=True)
-        if p.label
-    }
+    parts = [
+        Part(f"{side} decision", side, told.label, schema[told.label])
+        for side, schema, told in zip(("old", "new"), (old, new), sides, strict=True)
+        if told.label
+    ]
     if label is not None:
-        kinds["label"] = new.get(label, old.get(label, "unknown"))
-    answer = _answer_type(kinds)
+        held = [(side, schema) for side, schema in (("new", new), ("old", old)) if label in schema]
+        words = "label" if len(held) == 1 else "label of the {} table"
+        parts += [Part(words.format(side), side, label, schema[label]) for side, schema in held]
+    answer, more = common_type(parts)
+    known = any(part.type.kind != "null" for part in parts)
+    given = classes is not None or found_classes is not None
     if found_classes is None:
-        found_classes = tuple(classes) if classes is not None else _binary_classes(answer, sides, bool(kinds))
+        found_classes = tuple(classes) if classes is not None else _binary_classes(kind_of(answer), sides, known)
     if any(p.score for p in sides) and len(found_classes) != 2:
         raise ValueError(f"audit: a score needs two classes (negative, positive), got {list(found_classes)}.")
-    if len(set(map(str, found_classes))) < len(found_classes):
-        raise ValueError(f"audit: classes must differ, got {list(found_classes)}.")
-    answer, found_classes = _fit_classes(answer, found_classes, known=bool(kinds))
-    return Columns(keys, sides[0], sides[1], found_classes, answer, label, weight, group, slices, bins)
+    if found_classes and not known:
+        answer = type_of_classes(found_classes)
+    return Columns(
+        keys,
+        sides[0],
+        sides[1],
+        _fit_classes(answer, found_classes),
+        str(answer),
+        label,
+        weight,
+        group,
+        slices,
+        bins,
+        id_types,
+        (*checks, *more),
+        given,
+    )
+
+
+def _id_types(keys: Sequence[str], old: Schema, new: Schema) -> tuple[tuple[str, ...], tuple[Check, ...]]:
+    types: list[str] = []
+    checks: list[Check] = []
+    for key in keys:
+        parts = [Part(f"{side} id", side, key, schema[key]) for side, schema in (("old", old), ("new", new))]
+        for part in parts:
+            if part.type.kind in NO_VALUES:
+                raise ValueError(f"audit: id column {key!r} must hold plain values, got {part.type.kind} ones.")
+        kinds = {part.type.kind for part in parts}
+        if "text" not in kinds or not any(part.type.written for part in parts):
+            _same_kind("id", key, old[key].kind, new[key].kind)
+        try:
+            common, more = common_type(parts)
+        except ValueError:
+            _same_kind("id", key, old[key].kind, new[key].kind)
+            raise
+        types.append(str(common))
+        checks += more
+    return tuple(types), tuple(checks)
 
 
 def _same_kind(role: str, name: str, old: str, new: str, alike: Iterable[str] = ()) -> None:
@@ -184,7 +247,7 @@ def _proba(
                 break
         else:
             return (), None
-        if explicit and any(schema[c] not in NUMBERS for schema in (old, new) for c in names):
+        if explicit and any(schema[c].kind not in NUMBERS for schema in (old, new) for c in names):
             return (), None
         found = tuple(classes) if classes is not None else _without_prefix(names)
     if len(names) < 2:
@@ -197,10 +260,8 @@ def _proba(
         for name in names:
             if name not in schema:
                 raise unknown_name("audit", f"proba column in the {side} table", name, schema)
-            if schema[name] not in NUMBERS:
-                raise ValueError(
-                    f"audit: proba column {name!r} must hold numbers, got {schema[name]} in the {side} table."
-                )
+            if (kind := schema[name].kind) not in NUMBERS:
+                raise ValueError(f"audit: proba column {name!r} must hold numbers, got {kind} in the {side} table.")
     return names, found
 
 
@@ -224,69 +285,46 @@ def _predicted(
     for role, name in (("prediction", prediction), ("score", score)):
         if name is not None and name not in schema:
             raise unknown_name("audit", f"{role} column in the {side} table", name, schema)
-    if score is not None and schema[score] not in NUMBERS:
-        raise ValueError(f"audit: score column {score!r} must hold numbers, got {schema[score]} in the {side} table.")
+    if score is not None and (kind := schema[score].kind) not in NUMBERS:
+        raise ValueError(f"audit: score column {score!r} must hold numbers, got {kind} in the {side} table.")
     if prediction is None and score is None:
         prediction = next((n for n in PREDICTION_NAMES if n in schema and n not in reserved), None)
     if score is None and not proba:
-        score = next((n for n in SCORE_NAMES if n in schema and n not in reserved and schema[n] in NUMBERS), None)
+        score = next((n for n in SCORE_NAMES if n in schema and n not in reserved and schema[n].kind in NUMBERS), None)
     if prediction is None and score is None and not proba:
         left = [n for n in schema if n not in reserved]
         if len(left) != 1:
+            shown = f"{left[:SHOWN]}{' and more' if len(left) > SHOWN else ''}" if left else "no other columns"
             raise ValueError(
-                f"audit: found no prediction in the {side} table among {left or 'no other columns'}. "
+                f"audit: found no prediction in the {side} table among {shown}. "
                 "Name it: prediction= (labels), score= with threshold=, or proba= (one column a class)."
             )
         prediction = left[0]
-    if prediction is not None and schema[prediction] in {"nested", "unknown"}:
-        raise ValueError(f"audit: prediction column {prediction!r} must hold labels, got {schema[prediction]} values.")
+    if prediction is not None and (kind := schema[prediction].kind) in NO_VALUES:
+        raise ValueError(f"audit: prediction column {prediction!r} must hold labels, got {kind} values.")
     return Predicted(prediction, None if proba else score, threshold, proba)
 
 
-def _answer_type(kinds: Mapping[str, str]) -> str:
-    # A column without a single value fits any type.
-    values = set(kinds.values()) - {"null"}
-    if not values:
-        return "string"
-    if values <= {"boolean"}:
-        return "boolean"
-    if values <= {"boolean", "integer"}:
-        return "int64"
-    if values <= NUMBERS:
-        return "float64"
-    if len(values) == 1:
-        return "string"
-    shown = ", ".join(f"the {name} is {kind}" for name, kind in kinds.items())
-    raise ValueError(f"audit: labels and decisions must be of one type, but {shown}. Convert one side.")
-
-
-def _binary_classes(answer: str, sides: Sequence[Predicted], known: bool) -> tuple[Any, ...]:
+def _binary_classes(kind: str, sides: Sequence[Predicted], known: bool) -> tuple[Any, ...]:
     if not any(p.score for p in sides):
         return ()
-    if known and answer == "string":
+    if known and kind not in NUMBERS:
         raise ValueError(
-            "audit: labels are text, so say which one a score above the threshold means: classes=(negative, positive)."
+            f"audit: labels are {kind}, so say which one a score above the threshold means: "
+            "classes=(negative, positive)."
         )
-    return (False, True) if answer == "boolean" else (0, 1)
+    return (False, True) if known and kind == "boolean" else (0, 1)
 
 
-def _fit_classes(answer: str, classes: tuple[Any, ...], known: bool) -> tuple[str, tuple[Any, ...]]:
+def _fit_classes(answer: Any, classes: tuple[Any, ...]) -> tuple[Any, ...]:
     """Give the classes the type of the labels: ``proba_0`` stands for the label 0 where labels are numbers."""
-    if not classes:
-        return answer, ()
     try:
-        if answer in {"int64", "float64"} or not known:
-            numbers = tuple(float(c) for c in classes)
-            whole = all(n.is_integer() for n in numbers)
-            if not known:
-                return ("int64", tuple(int(n) for n in numbers)) if whole else ("float64", numbers)
-            return answer, tuple(int(n) for n in numbers) if whole else numbers
-        if answer == "boolean":
-            truths = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
-            return answer, tuple(truths[str(c).lower()] for c in classes)
-    except (ValueError, KeyError):
-        if known:
-            raise ValueError(
-                f"audit: the classes {list(classes)} must be of the labels' type, {answer}. Name them with classes=."
-            ) from None
-    return ("string" if not known else answer), tuple(map(str, classes))
+        found = tuple(class_value(c, answer) for c in classes)
+    except ValueError as error:
+        raise ValueError(
+            f"audit: the classes {list(classes)} must be of the type of labels and decisions, but {error}. "
+            "Name them with classes=."
+        ) from None
+    if len(set(found)) < len(found):
+        raise ValueError(f"audit: classes must differ, got {list(classes)}.")
+    return found

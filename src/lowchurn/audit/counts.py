@@ -7,13 +7,15 @@ The same expressions run on DuckDB and on Spark.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ibis
+import numpy as np
 
 from lowchurn.audit.columns import Columns, Predicted
+from lowchurn.audit.csv_files import ANY_NUMBER, INTEGER
 from lowchurn.scoring import LogScore
 
 Table = Any  # an Ibis table
@@ -25,12 +27,14 @@ SHIFT_BINS = 20
 MOST_UNITS = 10_000
 BAGS = 2_000
 SEPARATOR = "\x1f"
+# Sums of squares of weights in this range neither overflow nor vanish.
+LEAST_WEIGHT, MOST_WEIGHT = 1e-100, 1e100
 
 
 def project(table: Table, columns: Columns, side: str, other: Sequence[str]) -> Table:
     """The few columns of one side that matter, under names of our own."""
     told: Predicted = getattr(columns, side)
-    chosen = {f"k{i}": table[key] for i, key in enumerate(columns.id)}
+    chosen = {f"k{i}": compared(table[key], type) for i, (key, type) in enumerate(_id_columns(columns))}
     proba = _proba(table, told)
     chosen["decision"] = _decision(table, told, proba, columns)
     chosen |= {f"p{i}": p for i, p in enumerate(proba)}
@@ -40,9 +44,9 @@ def project(table: Table, columns: Columns, side: str, other: Sequence[str]) -> 
         # The candidate's table has the word where both have the column; of labels, both are compared.
         wanted = name is not None and name in table.columns
         if wanted and (side == "new" or role == "label" or name not in other):
-            chosen[role] = table[name]
+            chosen[role] = _plain(table[name])
     if "label" in chosen:
-        chosen["label"] = _answer(chosen["label"], columns.answer)
+        chosen["label"] = compared(table[columns.label], columns.answer)
     if "weight" in chosen:
         chosen["weight"] = chosen["weight"].cast("float64")
     return table.select(**chosen)
@@ -59,27 +63,65 @@ def _proba(table: Table, told: Predicted) -> list[Column]:
 
 def _decision(table: Table, told: Predicted, proba: list[Column], columns: Columns) -> Column:
     if told.label is not None:
-        return _answer(table[told.label], columns.answer)
-    classes = [ibis.literal(c).cast(columns.answer) for c in columns.classes]
+        return compared(table[told.label], columns.answer)
+    classes = class_literals(columns)
     if told.score is not None:
-        score = _known(table[told.score].cast("float64"))
-        return ibis.cases((score >= told.threshold, classes[1]), (score < told.threshold, classes[0]))
+        score, threshold = table[told.score], told.threshold
+        if score.type().is_float32():  # 0.7 in 32 bits is below 0.7, and yet it is that score
+            threshold = float(np.float32(threshold))
+        score = _known(score.cast("float64"))
+        return ibis.cases((score >= threshold, classes[1]), (score < threshold, classes[0]))
     # The largest probability decides; of equal ones the first, as numpy's argmax does.
     top = ibis.greatest(*proba)
     return ibis.cases(*[(p == top, c) for p, c in zip(proba, classes, strict=True)])
 
 
-def _answer(column: Column, answer: str) -> Column:
-    if column.type().is_floating():
-        column = _known(column)
-    if answer == "float64" and column.type().is_boolean():
+def _id_columns(columns: Columns) -> list[tuple[str, str]]:
+    return list(zip(columns.id, columns.id_types, strict=True))
+
+
+def class_literals(columns: Columns) -> list[Column]:
+    """The classes as values of the type that labels and decisions are compared in."""
+    return [ibis.literal(c, columns.answer) for c in columns.classes]
+
+
+def compared(column: Column, answer: str) -> Column:
+    """A column in the type that it is compared in."""
+    column = _plain(column)
+    if column.type().is_boolean() and answer not in {"boolean", "string"}:
         column = column.cast("int8")
     return column.cast(answer)
 
 
+def _plain(column: Column) -> Column:
+    """NaN is a missing value, and there is one zero."""
+    if not column.type().is_floating():
+        return column
+    return (column == 0).ifelse(ibis.literal(0, column.type()), _known(column))
+
+
 def _known(column: Column) -> Column:
-    """NaN is a missing value too."""
     return column.isnan().ifelse(ibis.null(column.type()), column)
+
+
+def unfit(column: Column, rule: str, limit: int) -> Column:
+    """Whether a value breaks a rule of :class:`lowchurn.audit.exact.Check`."""
+    if rule == "no numbers":
+        # Every other spelling of a number than that of a whole one.
+        return column.re_search(f"^({ANY_NUMBER})$") & ~column.re_search(f"^({INTEGER})$")
+    if rule == "float32":
+        number = _known(column)
+        return number.cast("float32").cast("float64") != number
+    if rule == "small":
+        number = _known(column)
+        return ~number.isinf() & (number.abs() > limit)
+    return (column.cast("decimal(38, 0)") != column) | (column > limit) | (column < -limit)
+
+
+def unfit_values(table: Table, name: str, rule: str, limit: int, most: int) -> Table:
+    """How many values break a rule, and some of them."""
+    broken = table.filter(unfit(table[name], rule, limit))
+    return broken.group_by(value=broken[name].cast("string")).aggregate(n=broken.count()).order_by("value").limit(most)
 
 
 def count_if(condition: Column) -> Column:
@@ -94,6 +136,8 @@ def row_checks(rows: Table, tolerance: float) -> Table:
     if "weight" in rows.columns:
         bad = rows.weight.isnull() | rows.weight.isnan() | rows.weight.isinf() | (rows.weight < 0)
         checks["bad_weight"] = count_if(bad)
+        extreme = (rows.weight > MOST_WEIGHT) | ((rows.weight > 0) & (rows.weight < LEAST_WEIGHT))
+        checks["extreme_weight"] = count_if(~bad & extreme)
         checks["some_weight"] = count_if(~bad & (rows.weight > 0))
     if "group" in rows.columns:
         checks["no_group"] = count_if(rows.group.isnull())
@@ -101,13 +145,26 @@ def row_checks(rows: Table, tolerance: float) -> Table:
         wrong = _any(p.isnull() | p.isnan() | p.isinf() for p in proba)
         checks["no_proba"] = count_if(wrong)
         checks["outside"] = count_if(~wrong & _any((p < 0) | (p > 1 + tolerance) for p in proba))
-        total = proba[0]
-        for p in proba[1:]:
-            total = total + p
-        off = (total - 1).abs()
+        off = (_total(proba) - 1).abs()
         checks["off_sum"] = count_if(~wrong & (off > tolerance))
         checks["worst_sum"] = wrong.ifelse(ibis.null("float64"), off).max()
     return rows.aggregate(**checks)
+
+
+def known_values(table: Table, name: str) -> Table:
+    """How many values a column has."""
+    return table.aggregate(n=_plain(table[name]).count())
+
+
+def class_checks(pairs: Table, name: str, columns: Columns) -> Table:
+    """How many labels or decisions there are, how many are none of the classes, and one of these."""
+    column = pairs[name]
+    strange = column.notnull() & ~column.isin(class_literals(columns))
+    return pairs.aggregate(
+        known=column.count(),
+        strange=count_if(strange),
+        example=strange.ifelse(column, ibis.null(column.type())).min(),
+    )
 
 
 def key_checks(rows: Table) -> Table:
@@ -178,14 +235,16 @@ def _soft_columns(both: Table, columns: Columns, label: Column | None) -> dict[s
         chosen[f"c_{side}"] = proba[1] if size == 2 else ibis.greatest(*proba)
     if label is None:
         return chosen
-    classes = [ibis.literal(c).cast(columns.answer) for c in columns.classes]
+    classes = class_literals(columns)
     for side, proba, clipped in (("o", before, clip[0]), ("n", after, clip[1])):
         chosen[f"ll_{side}"] = ibis.cases(*[(label == c, -p.ln()) for c, p in zip(classes, clipped, strict=True)])
-        squares = _total([p * p for p in proba])
-        # Brier: sum over classes of (p - indicator)^2 = sum of p^2 - 2 p_label + 1.
-        chosen[f"br_{side}"] = ibis.cases(
-            *[(label == c, squares - 2 * p + 1) for c, p in zip(classes, proba, strict=True)]
-        )
+        if size == 2:
+            # As scikit-learn: of two classes the square of one error, of more the sum over all classes.
+            errors = [proba[1] * proba[1], (1 - proba[1]) * (1 - proba[1])]
+        else:
+            squares = _total([p * p for p in proba])  # sum of (p - indicator)^2 = sum of p^2 - 2 p_label + 1
+            errors = [squares - 2 * p + 1 for p in proba]
+        chosen[f"br_{side}"] = ibis.cases(*[(label == c, e) for c, e in zip(classes, errors, strict=True)])
         if size == 2:
             hit = ibis.cases((label == classes[1], 1.0), (label == classes[0], 0.0))
         else:
@@ -218,12 +277,20 @@ class Cut:
             return "(missing)"
         if not self.edges:
             return value
-        i = int(value)
+        i, edges = int(value), self._edge_words()
         if i == 0:
-            return f"up to {self.edges[0]:g}"
-        if i == len(self.edges):
-            return f"over {self.edges[-1]:g}"
-        return f"{self.edges[i - 1]:g} to {self.edges[i]:g}"
+            return f"up to {edges[0]}"
+        if i == len(edges):
+            return f"over {edges[-1]}"
+        return f"{edges[i - 1]} to {edges[i]}"
+
+    def _edge_words(self) -> list[str]:
+        """The edges in as few digits as tell them apart."""
+        for digits in range(6, 18):
+            words = [f"{edge:.{digits}g}" for edge in self.edges]
+            if len(set(words)) == len(words):
+                break
+        return words
 
 
 def _slices(pairs: Table, cuts: Sequence[Cut], columns: Sequence[str], unit: Column | None) -> list[Table]:
@@ -398,15 +465,17 @@ def _probas(rows: Table) -> list[Column]:
     return [rows[c] for c in rows.columns if c[0] == "p" and c[1:].isdigit()]
 
 
-def _any(conditions: Any) -> Column:
-    result = None
-    for condition in conditions:
-        result = condition if result is None else result | condition
-    return result
+def _any(conditions: Iterable[Column]) -> Column:
+    return _folded(list(conditions), lambda a, b: a | b)
 
 
 def _total(columns: Sequence[Column]) -> Column:
-    result = columns[0]
-    for column in columns[1:]:
-        result = result + column
-    return result
+    return _folded(list(columns), lambda a, b: a + b)
+
+
+def _folded(columns: list[Column], join: Callable[[Column, Column], Column]) -> Column:
+    """All columns joined by halves: a chain of hundreds would be too deep for the compilers of queries."""
+    if len(columns) == 1:
+        return columns[0]
+    middle = len(columns) // 2
+    return join(_folded(columns[:middle], join), _folded(columns[middle:], join))

@@ -1,20 +1,27 @@
-"""May it ship? Limits, and verdicts that are judged on the interval's bound and not on the point."""
+"""May it ship? Limits, and verdicts that are judged on the interval's bound and not on the point.
+
+Limits on accuracy need labels: those of the tables, or a review of disagreements that people labelled.
+"""
 
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lowchurn._terminal import printable
 from lowchurn.audit import stats
+from lowchurn.audit.formats import interval_text, share_text
 from lowchurn.audit.stats import Estimate
-from lowchurn.checks import check_number, unknown_name
+from lowchurn.checks import check_choice, check_number, unknown_name
+
+if TYPE_CHECKING:
+    from lowchurn.audit.review import Review
 
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
+POLICIES = ("fail", "warn", "pass")
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("max_churn", "max_broken", "not_worse_than"):
             if (value := getattr(self, name)) is not None:
-                check_number("gate", name, value, 0, 1)
+                _check_share(name, value)
         if self.min_rows is not None and (
             not isinstance(self.min_rows, int) or isinstance(self.min_rows, bool) or self.min_rows < 0
         ):
@@ -49,6 +56,15 @@ class Limits:
     @property
     def given(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def _check_share(name: str, value: Any) -> None:
+    try:
+        check_number("gate", name, value, 0, 1)
+    except ValueError as error:
+        percent = isinstance(value, int | float) and not isinstance(value, bool) and 1 < value <= 100
+        hint = f" It is a share: {value:g} percent is {value / 100:g}." if percent else ""
+        raise ValueError(f"{error}{hint}") from None
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,9 @@ class Gate(Limits):
         See :class:`Limits`.
     slices : mapping, optional
         Limits by slice: the name of a slice column (``"country"``: each of its values), one value
-        (``"country=DE"``, which then has the word for it) or ``"*"`` (each slice of every column).
+        (``"country=DE"``, which then overrides its column) or ``"*"`` (each slice of every column).
+    inconclusive : {"fail", "warn", "pass"}, default "fail"
+        What an INCONCLUSIVE verdict means for a pipeline: exit code 3, or 0 with or without a warning.
 
     Examples
     --------
@@ -72,9 +90,13 @@ class Gate(Limits):
     """
 
     slices: Mapping[str, Limits] = field(default_factory=dict)
+    inconclusive: str = "fail"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice("gate", "inconclusive", self.inconclusive, POLICIES)
+        if not isinstance(self.slices, Mapping):
+            raise ValueError(f"gate: slices must be a table of slices and their limits, got {self.slices!r}.")
         made = {
             name: limits if isinstance(limits, Limits) else _from_table(Limits, limits, f"gate.slices.{name}")
             for name, limits in dict(self.slices).items()
@@ -87,6 +109,8 @@ class Gate(Limits):
         found: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
         if self.slices:
             found["slices"] = {name: limits.given for name, limits in self.slices.items()}
+        if self.inconclusive != "fail":
+            found["inconclusive"] = self.inconclusive
         return found
 
     @classmethod
@@ -113,32 +137,10 @@ def _from_table(kind: type, table: Any, who: str) -> Any:
     for name in table:
         if name not in known:
             raise unknown_name(who, "limit", name, known)
-    return kind(**table)
-
-
-def read_config(path: str | Path) -> dict[str, dict[str, Any]]:
-    """The tables ``[audit]`` and ``[gate]`` of a ``lowchurn.toml``.
-
-    Examples
-    --------
-    >>> from lowchurn.audit import read_config
-    >>> read_config("no-such.toml")
-    Traceback (most recent call last):
-    ...
-    ValueError: gate: cannot read 'no-such.toml': No such file or directory.
-    """
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"gate: cannot read {str(path)!r}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"gate: {str(path)!r} is not valid TOML: {error}.") from None
-    for name, value in table.items():
-        if name not in ("audit", "gate"):
-            raise unknown_name(f"gate: {str(path)!r}", "table", name, ("audit", "gate"))
-        if not isinstance(value, dict):
-            raise ValueError(f"gate: [{name}] in {str(path)!r} must be a table, got {value!r}.")
-    return {"audit": table.get("audit", {}), "gate": table.get("gate", {})}
+        return kind(**table)
+    except ValueError as error:
+        raise ValueError(str(error).replace("gate: ", f"{who}: ", 1)) from None
 
 
 @dataclass(frozen=True)
@@ -164,9 +166,11 @@ class Check:
     more_rows: float
     """Rows beyond those at hand that would settle an inconclusive check, at the same rates; NaN if settled."""
     words: str
+    more_labels: float = math.nan
+    """Labelled disagreements beyond those at hand that would settle it, where it is judged by a review."""
 
     def __str__(self) -> str:
-        return f"{self.outcome}: {self.words}"
+        return printable(f"{self.outcome}: {self.words}")
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,9 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_CODES[self.outcome]
+        """0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE unless the gate's policy is to warn or to pass."""
+        open_ = self.outcome == INCONCLUSIVE and self.gate.inconclusive != "fail"
+        return 0 if open_ else EXIT_CODES[self.outcome]
 
     @property
     def passed(self) -> bool:
@@ -203,30 +209,25 @@ class Verdict:
         return "\n".join([self.outcome, *(f"  {check}" for check in self.checks)])
 
 
-def share_text(value: float, signed: bool = False, digits: int | None = None) -> str:
-    """A share in percent, with as many digits as it deserves."""
-    if math.isnan(value):
-        return "undefined"
-    percent = 100 * value
-    if digits is None:
-        digits = 2 if abs(percent) >= 0.1 or percent == 0 else min(6, 1 - math.floor(math.log10(abs(percent))))
-    return f"{percent:{'+' if signed else ''}.{digits}f}%"
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of one set of rows: any figure at any confidence, and the review that accuracy comes from."""
+
+    where: str
+    rows: int
+    figure: Callable[[str, float], Estimate]
+    review: Review | None = None
+    is_slice: bool = False
+
+    def estimate(self, quantity: str, confidence: float) -> Estimate:
+        if self.review is not None and quantity != "churn":
+            reviewed = {"broken": "broken_rows", "fixed": "fixed_rows", "accuracy_change": "accuracy_change"}
+            found: Estimate = getattr(self.review, reviewed[quantity])
+            return found
+        return self.figure(quantity, confidence)
 
 
-def interval_text(estimate: Estimate, signed: bool = False) -> str:
-    """A share and its interval, with digits enough to tell its ends apart."""
-    if not estimate.defined:
-        return "undefined"
-    width = 100 * (estimate.high - estimate.low)
-    digits = min(6, max(2, 1 - math.floor(math.log10(width)))) if width > 0 else 2
-    value, low, high = (share_text(v, signed, digits) for v in (estimate.value, estimate.low, estimate.high))
-    return f"{value} ({low} to {high})"
-
-
-Rows = tuple[str, int, Callable[[str, float], Estimate]]
-
-
-def judge(gate: Gate, whole: Rows, slices: Sequence[tuple[str, Rows]], confidence: float) -> Verdict:
+def judge(gate: Gate, whole: Evidence, slices: Sequence[tuple[str, Evidence]], confidence: float) -> Verdict:
     """Judge every limit.
 
     A slice fails on an interval widened for the number of slices under the same rule (Bonferroni), since the
@@ -234,17 +235,17 @@ def judge(gate: Gate, whole: Rows, slices: Sequence[tuple[str, Rows]], confidenc
     """
     checks: list[Check] = []
     unjudged: list[str] = []
-    where, n, _ = whole
     if gate.min_rows is not None:
-        checks.append(_min_rows(where, n, gate.min_rows))
+        checks.append(_min_rows(whole.where, whole.rows, gate.min_rows))
     checks += _judge_limits(gate, whole, confidence, confidence)
     for rule, limits in gate.slices.items():
-        chosen = [rows for column, rows in slices if _matches(rule, column, rows[0], gate.slices)]
-        known = {column for column, _ in slices} | {rows[0] for _, rows in slices} | {"*"}
+        chosen = [rows for column, rows in slices if _matches(rule, column, rows.where, gate.slices)]
+        known = {column for column, _ in slices} | {rows.where for _, rows in slices} | {"*"}
         if rule not in known:
             raise unknown_name("gate", "slice", rule, known)
-        judged = [rows for rows in chosen if rows[1] >= (limits.min_rows or 0)]
-        unjudged += [f"{rows[0]} ({rows[1]:,} rows)" for rows in chosen if rows[1] < (limits.min_rows or 0)]
+        least = limits.min_rows or 0
+        judged = [rows for rows in chosen if rows.rows >= least]
+        unjudged += [f"{rows.where} ({rows.rows:,} rows)" for rows in chosen if rows.rows < least]
         for rows in judged:
             checks += _judge_limits(limits, rows, confidence, 1 - (1 - confidence) / len(judged))
     if not checks and not unjudged:
@@ -255,7 +256,7 @@ def judge(gate: Gate, whole: Rows, slices: Sequence[tuple[str, Rows]], confidenc
 
 
 def _matches(rule: str, column: str, name: str, rules: Mapping[str, Limits]) -> bool:
-    """The most special rule has the word: one value, then its column, then every slice."""
+    """The most specific rule overrides: one value, then its column, then every slice."""
     if rule == name:
         return True
     if rule == column:
@@ -273,92 +274,135 @@ def _min_rows(where: str, n: int, limit: int) -> Check:
     return Check("min_rows", where, INCONCLUSIVE, limit, estimate, limit - n, words)
 
 
-def _judge_limits(limits: Limits, rows: Rows, confidence: float, strict: float) -> list[Check]:
-    where, _, estimate_at = rows
+def _judge_limits(limits: Limits, rows: Evidence, confidence: float, strict: float) -> list[Check]:
     checks = []
-    for name, quantity, noun in (
-        ("max_churn", "churn", "changed decisions"),
-        ("max_broken", "broken", "broken decisions"),
-        ("not_worse_than", "accuracy_change", "change in accuracy"),
-    ):
+    for name, quantity in (("max_churn", "churn"), ("max_broken", "broken"), ("not_worse_than", "accuracy_change")):
         limit = getattr(limits, name)
         if limit is None:
             continue
-        estimate, wide = estimate_at(quantity, confidence), estimate_at(quantity, strict)
-        if name == "not_worse_than":
-            rates = (estimate_at("fixed", confidence).value, estimate_at("broken", confidence).value)
-            level = strict if estimate.value < -limit else confidence
-            checks.append(_judge_change(name, where, noun, limit, estimate, wide, rates, level))
-        else:
-            # More rows have to lead to a PASS at the plain level, or to a FAIL at the stricter one.
-            level = strict if estimate.value > limit else confidence
-            checks.append(_judge_share(name, where, noun, limit, estimate, wide, level))
+        estimate, wide = rows.estimate(quantity, confidence), rows.estimate(quantity, strict)
+        if not estimate.defined:
+            checks.append(_no_evidence(name, limit, estimate, rows))
+            continue
+        beyond = estimate.value < -limit if name == "not_worse_than" else estimate.value > limit
+        # More rows have to lead to a PASS at the plain level, or to a FAIL at the stricter one.
+        level = strict if beyond else confidence
+        question = _Question(name, limit, estimate, wide, rows, level)
+        checks.append(_judge_change(question) if name == "not_worse_than" else _judge_share(question))
     return checks
 
 
-def _judge_share(
-    name: str, where: str, noun: str, limit: float, estimate: Estimate, wide: Estimate, confidence: float
-) -> Check:
-    if not estimate.defined:
-        return _no_evidence(name, where, noun, limit, estimate)
-    text = f"{where}: {noun} {interval_text(estimate)}"
-    if estimate.high <= limit:
-        return Check(name, where, PASS, limit, estimate, math.nan, f"{text}, limit {share_text(limit)}.")
-    if wide.low > limit:
-        return Check(name, where, FAIL, limit, estimate, math.nan, f"{text}, above the limit {share_text(limit)}.")
-    needed = stats.rows_needed(
-        estimate,
-        limit,
-        confidence,
-        lambda size: stats.proportion(estimate.value, max(1, round(size)), confidence, size),
-    )
-    return _open(name, where, text, limit, estimate, needed, share_text(limit))
+NOUNS = {
+    "max_churn": "changed decisions",
+    "max_broken": "broken decisions",
+    "not_worse_than": "change in accuracy",
+}
 
 
-def _judge_change(
-    name: str,
-    where: str,
-    noun: str,
-    margin: float,
-    estimate: Estimate,
-    wide: Estimate,
-    rates: tuple[float, float],
-    confidence: float,
-) -> Check:
-    if not estimate.defined:
-        return _no_evidence(name, where, noun, margin, estimate)
-    text = f"{where}: {noun} {interval_text(estimate, signed=True)}"
-    limit = share_text(-margin, signed=True)
-    if estimate.low >= -margin:
-        return Check(name, where, PASS, margin, estimate, math.nan, f"{text}, not worse than {limit}.")
-    if wide.high < -margin:
-        return Check(name, where, FAIL, margin, estimate, math.nan, f"{text}, worse than {limit}.")
-    # The mirror image: the loss of accuracy has to stay below the margin.
-    loss = Estimate(-estimate.value, -estimate.high, -estimate.low, estimate.n, estimate.method, estimate.effective)
+@dataclass(frozen=True)
+class _Question:
+    """One limit and the estimate to judge it by, at the plain confidence and at the stricter one of many slices."""
+
+    name: str
+    limit: float
+    estimate: Estimate
+    wide: Estimate
+    rows: Evidence
+    confidence: float
+    """Level at which more rows would settle it."""
+
+    @property
+    def review(self) -> Review | None:
+        return None if self.name == "max_churn" else self.rows.review
+
+    @property
+    def text(self) -> str:
+        signed = self.name == "not_worse_than"
+        shown = f"{self.rows.where}: {NOUNS[self.name]} {interval_text(self.estimate, signed)}"
+        if self.review is not None:
+            shown += f", from the review of {self.review.labels:,} of {self.review.disputed:,} disagreements"
+        return shown
+
+    def check(self, outcome: str, words: str, more_rows: float = math.nan, more_labels: float = math.nan) -> Check:
+        return Check(
+            self.name,
+            self.rows.where,
+            outcome,
+            self.limit,
+            self.estimate,
+            more_rows,
+            f"{self.text}{words}",
+            more_labels,
+        )
+
+
+def _judge_share(asked: _Question) -> Check:
+    limit, estimate = share_text(asked.limit), asked.estimate
+    if estimate.high <= asked.limit:
+        return asked.check(PASS, f", limit {limit}.")
+    if asked.wide.low > asked.limit:
+        return asked.check(FAIL, f", above the limit {limit}.")
 
     def at(size: float) -> Estimate:
-        there = stats.paired_difference(*rates, max(1, round(size)), confidence, size)
+        return stats.proportion(estimate.value, max(1, round(size)), asked.confidence, size)
+
+    return _open(asked, limit, stats.rows_needed(estimate, asked.limit, asked.confidence, at))
+
+
+def _judge_change(asked: _Question) -> Check:
+    margin, estimate = asked.limit, asked.estimate
+    limit = share_text(-margin, signed=True)
+    if estimate.low >= -margin:
+        return asked.check(PASS, f", not worse than {limit}.")
+    if asked.wide.high < -margin:
+        return asked.check(FAIL, f", worse than {limit}.")
+    # The mirror image: the loss of accuracy has to stay below the margin.
+    loss = Estimate(-estimate.value, -estimate.high, -estimate.low, estimate.n, estimate.method, estimate.effective)
+    rates = [asked.rows.estimate(kind, asked.confidence).value for kind in ("fixed", "broken")]
+
+    def at(size: float) -> Estimate:
+        there = stats.paired_difference(rates[0], rates[1], max(1, round(size)), asked.confidence, size)
         return Estimate(-there.value, -there.high, -there.low, there.n, there.method, size)
 
-    return _open(name, where, text, margin, estimate, stats.rows_needed(loss, margin, confidence, at), limit)
+    return _open(asked, limit, stats.rows_needed(loss, margin, asked.confidence, at))
 
 
-def _open(name: str, where: str, text: str, limit: float, estimate: Estimate, needed: float, shown: str) -> Check:
+def _open(asked: _Question, limit: str, needed: float) -> Check:
+    estimate = asked.estimate
+    review = asked.review
+    comma = "" if review is None else ","
     if math.isinf(needed):
-        words = f"{text} straddles the limit {shown} and lies on it: more rows will hardly settle it."
-        return Check(name, where, INCONCLUSIVE, limit, estimate, math.inf, words)
-    more = max(needed - estimate.n, 1.0)
+        words = f"{comma} straddles the limit {limit} and lies on it: more rows will hardly settle it."
+        return asked.check(INCONCLUSIVE, words, math.inf)
     # The interval is off the limit only where a slice would fail by itself, but not as the worst of many.
-    beyond = estimate.high < -limit if name == "not_worse_than" else estimate.low > limit
+    beyond = estimate.high < -asked.limit if asked.name == "not_worse_than" else estimate.low > asked.limit
     state = (
-        f"is beyond the limit {shown}, but the worst of many slices may be"
+        f" is beyond the limit {limit}, but the worst of many slices may be"
         if beyond
-        else f"straddles the limit {shown}"
+        else f" straddles the limit {limit}"
     )
-    words = f"{text} {state}: about {more:,.0f} more rows would settle it at these rates."
-    return Check(name, where, INCONCLUSIVE, limit, estimate, more, words)
+    review = asked.review
+    if review is None:
+        more = max(needed - estimate.n, 1.0)
+        return asked.check(INCONCLUSIVE, f"{state}: about {more:,.0f} more rows would settle it at these rates.", more)
+    size = needed * estimate.effective / estimate.n
+    labels = review.labels_needed(estimate, size)
+    if math.isfinite(labels):
+        more = max(labels - review.labels, 1.0)
+        words = f"{state}: about {more:,.0f} more labelled disagreements would settle it at these rates."
+        return asked.check(INCONCLUSIVE, words, more_labels=more)
+    more = max(math.ceil(review.rows * (size / review.full - 1)), 1.0)
+    words = f"{state}: about {more:,.0f} more rows with labels for all disagreements would settle it at these rates."
+    return asked.check(INCONCLUSIVE, words, more)
 
 
-def _no_evidence(name: str, where: str, noun: str, limit: float, estimate: Estimate) -> Check:
-    words = f"{where}: {noun} undefined, since there are no labelled rows. Give a label column."
-    return Check(name, where, INCONCLUSIVE, limit, estimate, math.inf, words)
+def _no_evidence(name: str, limit: float, estimate: Estimate, rows: Evidence) -> Check:
+    why = "there are no labelled rows. Give a label column"
+    if rows.review is not None:
+        why = "no disagreement has an answer yet"
+    elif rows.is_slice:
+        why += "; answers to disagreements are judged over all rows only"
+    else:
+        why += ", or answers to disagreements"
+    words = f"{rows.where}: {NOUNS[name]} undefined, since {why}."
+    return Check(name, rows.where, INCONCLUSIVE, limit, estimate, math.inf, words)

@@ -119,6 +119,8 @@ class Design:
                 inside.n["changed"], inside.n["all"], whole.n["changed"], whole.n["all"]
             )
         w_in, w_out = inside.weight["all"], whole.weight["all"] - inside.weight["all"]
+        if w_out <= 0:  # too little weight outside to be seen in the sum
+            return math.nan
         p_in = inside.weight["changed"] / w_in
         p_out = (whole.weight["changed"] - inside.weight["changed"]) / w_out
         if inside.units is not None and whole.units is not None:

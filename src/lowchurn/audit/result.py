@@ -15,8 +15,9 @@ import numpy as np
 
 from lowchurn.audit import stats
 from lowchurn.audit.columns import Columns
-from lowchurn.audit.gate import Gate, Verdict, judge
+from lowchurn.audit.gate import Evidence, Gate, Verdict, judge
 from lowchurn.audit.infer import Design, Slice, Tally, slice_order
+from lowchurn.audit.provenance import Provenance
 from lowchurn.audit.review import Review, ReviewPlan, plan_review, review_change
 from lowchurn.audit.stats import Estimate, Test
 from lowchurn.checks import check_number, unknown_name
@@ -113,6 +114,8 @@ class Audit:
     engine: Any = field(default=None)
     pairs: Any = field(default=None)
     command: str = "lowchurn.audit(...)"
+    provenance: Provenance = field(default_factory=Provenance)
+    """What was audited: names, files with checksums, settings."""
 
     @property
     def confidence(self) -> float:
@@ -135,9 +138,12 @@ class Audit:
         """
         tally = self.whole
         if slice is not None:
-            keys = dict(zip((s.name for s in self.judged), self._slice_keys, strict=True))
+            names = [s.name for s in self.judged]
+            keys = dict(zip(names, self._slice_keys, strict=True))
             if slice not in keys:
                 raise unknown_name("audit", "slice", slice, keys)
+            if names.count(slice) > 1:
+                raise ValueError(f"audit: two slices are called {slice!r}. Rename a value of the column.")
             tally = self.tallies[keys[slice]]
         return self._estimate(tally, quantity, confidence)
 
@@ -248,8 +254,19 @@ class Audit:
         found = [s for s in self.judged if s.flips_q <= 0.05 and s.lift > 1]
         return sorted(found, key=lambda s: -s.excess)
 
-    def gate(self, gate: Gate | Mapping[str, Any] | None = None, **limits: Any) -> Verdict:
+    def gate(
+        self, gate: Gate | Mapping[str, Any] | None = None, *, review: Review | None = None, **limits: Any
+    ) -> Verdict:
         """Judge limits: a :class:`Gate`, a mapping as in ``lowchurn.toml``, or keywords.
+
+        Parameters
+        ----------
+        gate : Gate or mapping, optional
+        review : Review, optional
+            What :meth:`with_labels` returned. Where rows lack labels, limits on accuracy over all rows are judged by
+            its estimates, since only disagreements can change the accuracy. Slices are judged by labels alone.
+        **limits
+            The fields of :class:`Gate`, instead of ``gate``.
 
         Examples
         --------
@@ -269,10 +286,17 @@ class Audit:
             return lambda quantity, confidence: self._estimate(tally, quantity, confidence)
 
         slices = [
-            (s.column, (s.name, s.rows, reader(self.tallies[key])))
+            (s.column, Evidence(s.name, s.rows, reader(self.tallies[key]), is_slice=True))
             for s, key in zip(self.judged, self._slice_keys, strict=True)
         ]
-        return judge(gate, ("all rows", self.rows.paired, reader(self.whole)), slices, self.confidence)
+        used = None if self.fully_labelled else review
+        whole = Evidence("all rows", self.rows.paired, reader(self.whole), used)
+        return judge(gate, whole, slices, self.confidence)
+
+    @property
+    def fully_labelled(self) -> bool:
+        """Every row has its label, so there is nothing to review."""
+        return self.whole.n["labelled"] == self.rows.paired
 
     def review_plan(self, margin: float = 0.005, power: float = 0.8) -> ReviewPlan:
         """How many rows to score and disagreements to label for a proof that the accuracy fell by less than ``margin``.
@@ -331,8 +355,9 @@ class Audit:
         Parameters
         ----------
         table : path or table
-            The ids and a column of labels: what :meth:`disputed` gave, filled in. Empty labels are taken for
-            not answered yet.
+            The ids and a column of labels: what :meth:`disputed` gave, filled in. A CSV file is read as text, and
+            labels and ids are converted to the types of the audited ones; what is no class is refused with its row.
+            Empty labels are counted as not answered yet.
         label : str, default "label"
 
         Examples
@@ -346,7 +371,7 @@ class Audit:
         """
         from lowchurn.audit.answers import read_answers
 
-        answers = read_answers(self.engine, self.pairs, self.columns, table, label)
+        answers = read_answers(self.engine, self.pairs, self.columns, self.classes, table, label)
         disputed = self.whole.n["changed"]
         weights = answers.weights if self.design.weighted else None
         plain = not (self.design.weighted or self.design.grouped)
@@ -359,6 +384,7 @@ class Audit:
             self.churn.value,
             None if plain else self.churn.effective,
             answers.agreeing,
+            answers.empty,
         )
 
     def to_dict(self, verdict: Verdict | None = None, review: Review | None = None) -> dict[str, Any]:
@@ -379,12 +405,14 @@ class Audit:
             "estimates": {name: asdict(getattr(self, name)) for name in estimates},
             "soft": {name: asdict(value) for name, value in self.soft.items()},
             "mcnemar": asdict(self.mcnemar),
-            "classes": [_plain(c) for c in self.classes],
+            # Infinity is a class like any other, and no number of JSON.
+            "classes": [str(c) if isinstance(c, float) and math.isinf(c) else _plain(c) for c in self.classes],
             "flip_matrix": self.flip_matrix.tolist(),
             "slices": [asdict(s) for s in self.slices],
             "drivers": [asdict(s) for s in self.drivers],
             "notes": list(self.notes),
             "made": self.made(),
+            "provenance": asdict(self.provenance),
         }
         if verdict is not None:
             result["verdict"] = {

@@ -16,6 +16,7 @@ import numpy as np
 from scipy import special
 
 from lowchurn.audit import stats
+from lowchurn.audit.formats import interval_text
 from lowchurn.audit.stats import Estimate
 from lowchurn.checks import check_number
 
@@ -54,9 +55,8 @@ class ReviewPlan:
     def __str__(self) -> str:
         if self.churn == 0:
             return "The models agree on every row: there is nothing to label."
-        aim = (
-            f"a fall in accuracy of {self.margin:.2%} or more is excluded with {self.power:.0%} power if there is none"
-        )
+        fall = f"{100 * self.margin:.4g} points"
+        aim = f"a fall in accuracy of {fall} or more is excluded with {self.power:.0%} power if there is none"
         if self.enough_rows:
             part = "all of them" if self.labels >= self.disputed else f"a random {self.labels:,} of them"
             return (
@@ -118,7 +118,7 @@ def plan_review(
 
 @dataclass(frozen=True)
 class Review:
-    """What the labelled disagreements say about the change in accuracy.
+    """What the labelled disagreements show about the change in accuracy.
 
     Examples
     --------
@@ -126,8 +126,8 @@ class Review:
     >>> from lowchurn.audit import review_change
     >>> outcomes = np.repeat([1.0, -1.0, 0.0], [60, 30, 10])  # fixed, broken, both wrong
     >>> review = review_change(outcomes, disputed=400, rows=20_000)
-    >>> round(review.accuracy_change.value, 6)
-    0.006
+    >>> round(review.accuracy_change.value, 6), round(review.broken_rows.value, 6)
+    (0.006, 0.006)
     """
 
     labels: int
@@ -139,17 +139,46 @@ class Review:
     lateral: Estimate
     """The shares of the answered disagreements that were fixed, broken and wrong both ways."""
     accuracy_change: Estimate
+    fixed_rows: Estimate
+    broken_rows: Estimate
+    """The shares of all rows that go from wrong to right and from right to wrong."""
     unknown: int = 0
-    """Answers to rows on which the models agree: they tell nothing about a change and were not used."""
+    """Answers to rows on which the models agree: they contain nothing about a change and were not used."""
+    empty: int = 0
+    """Rows without an answer."""
+    full: float = math.nan
+    """Rows that the estimates would be worth if all disagreements were labelled."""
 
     def __str__(self) -> str:
         change = self.accuracy_change
+        open_rows = f" Rows without an answer: {self.empty:,}." if self.empty else ""
         if not change.defined:
-            return "No disagreement has an answer yet."
+            return f"No disagreement has an answer yet.{open_rows}"
+        agreeing = f" Answers to rows on which the models agree, not used: {self.unknown:,}." if self.unknown else ""
         return (
-            f"Accuracy changed by {change.value:+.3%} ({change.low:+.3%} to {change.high:+.3%}), "
+            f"Accuracy changed by {interval_text(change, signed=True)}, "
             f"from {self.labels:,} labels of {self.disputed:,} disagreements in {self.rows:,} rows."
+            f"{open_rows}{agreeing}"
         )
+
+    def labels_needed(self, estimate: Estimate, size: float) -> float:
+        """Labels in all at which an estimate would be worth ``size`` rows; infinite if all would not be enough.
+
+        With ``m`` of ``D`` disagreements labelled, an estimate is worth ``1 / (a + b (1 / m - 1 / D))`` rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from lowchurn.audit import review_change
+        >>> review = review_change(np.repeat([1.0, -1.0], [50, 50]), disputed=400, rows=20_000)
+        >>> review.labels_needed(review.accuracy_change, 2 * review.accuracy_change.effective)
+        200.0
+        """
+        open_part = 1 / self.labels - 1 / self.disputed if self.labels else 0.0
+        if open_part <= 0 or size >= self.full:
+            return math.inf
+        slope = max(1 / estimate.effective - 1 / self.full, 1e-300) / open_part
+        return float(math.ceil(1 / ((1 / size - 1 / self.full) / slope + 1 / self.disputed) - 1e-9))
 
 
 def review_change(
@@ -161,6 +190,7 @@ def review_change(
     disputed_share: float | None = None,
     effective: float | None = None,
     unknown: int = 0,
+    empty: int = 0,
 ) -> Review:
     """The change in accuracy from a random part of the disagreements.
 
@@ -176,24 +206,27 @@ def review_change(
         Weighted share of disagreements, where rows have weights.
     effective : float, optional
         Effective number of rows, where rows have weights or groups.
+    unknown, empty : int, default 0
+        Answers to rows on which the models agree, and rows without an answer; kept in the result.
 
     Examples
     --------
     >>> import numpy as np
     >>> from lowchurn.audit import review_change
     >>> print(review_change(np.array([1.0] * 8 + [-1.0] * 2), disputed=10, rows=1000))
-    Accuracy changed by +0.600% (-0.024% to +1.395%), from 10 labels of 10 disagreements in 1,000 rows.
+    Accuracy changed by +0.60 points (-0.02 to +1.39), from 10 labels of 10 disagreements in 1,000 rows.
     """
     m = len(outcomes)
+    size = float(rows) if effective is None else effective
     if disputed == 0:
         none = stats.undefined(0, "no disagreements")
         zero = stats.paired_difference(0.0, 0.0, rows, confidence, effective)
-        return Review(0, 0, rows, none, none, none, zero, unknown)
+        never = stats.proportion(0.0, rows, confidence, effective)
+        return Review(0, 0, rows, none, none, none, zero, never, never, unknown, empty, size)
     if m == 0:
         none = stats.undefined(0, "no answers")
-        return Review(0, disputed, rows, none, none, none, none, unknown)
+        return Review(0, disputed, rows, none, none, none, none, none, none, unknown, empty, size)
     share = disputed / rows if disputed_share is None else disputed_share
-    size = float(rows) if effective is None else effective
     w = np.ones(m) if weights is None else np.asarray(weights, dtype=float)
     kish = float(w.sum() ** 2 / (w**2).sum())
     fixed, broken, lateral = (float(w[outcomes == s].sum() / w.sum()) for s in (1, -1, 0))
@@ -208,9 +241,31 @@ def review_change(
     # Never take the sample for more than its labels are worth at no change, c^2 q / m.
     worth = min(per_row / variance, 1 / whole) if variance > 0 and per_row > 0 else 1 / whole
     estimate = stats.paired_difference(share * fixed, share * broken, rows, confidence, worth)
-    shown = Estimate(
-        change, estimate.low, estimate.high, rows, f"Tango score from {m:,} labels of {disputed:,} disagreements", worth
-    )
+    from_labels = f"from {m:,} labels of {disputed:,} disagreements"
+    shown = Estimate(change, estimate.low, estimate.high, rows, f"Tango score {from_labels}", worth)
+
+    def of_all_rows(part: float) -> Estimate:
+        # Which rows were scored, and which disagreements were labelled. One label of either kind is added for the
+        # variance, since few labels that all say the same would show none.
+        likely = (kish * part + 1) / (kish + 2)
+        rate = share * likely
+        spread = rate * (1 - rate) / size + share**2 * likely * (1 - likely) * left / kish
+        found = stats.proportion(share * part, rows, confidence, rate * (1 - rate) / spread)
+        method = f"{found.method.split(' at ')[0]} {from_labels}"
+        return Estimate(found.value, found.low, found.high, rows, method, found.effective)
+
     sizes = None if weights is None else kish
-    shares = [stats.proportion(p, m, confidence, sizes) for p in (fixed, broken, lateral)]
-    return Review(m, disputed, rows, shares[0], shares[1], shares[2], shown, unknown)
+    return Review(
+        labels=m,
+        disputed=disputed,
+        rows=rows,
+        fixed=stats.proportion(fixed, m, confidence, sizes),
+        broken=stats.proportion(broken, m, confidence, sizes),
+        lateral=stats.proportion(lateral, m, confidence, sizes),
+        accuracy_change=shown,
+        fixed_rows=of_all_rows(fixed),
+        broken_rows=of_all_rows(broken),
+        unknown=unknown,
+        empty=empty,
+        full=size,
+    )

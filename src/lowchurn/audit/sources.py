@@ -1,14 +1,19 @@
-"""Open whatever holds predictions as an Ibis table: files, data frames, arrow tables, relations, Ibis tables."""
+"""Open whatever holds predictions as an Ibis table: files, data frames, arrow tables, relations, Ibis tables.
+
+Files are read as they are: an existing path is no pattern, folders are no partitions, the types of text files come
+from all rows. Nothing in a file is run: views of a database and remote paths have to be asked for.
+"""
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
-import tempfile
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +21,47 @@ import duckdb
 import ibis
 import ibis.expr.datatypes as dt
 import pyarrow as pa
+import pyarrow.parquet as pq
+import sqlglot
 
+from lowchurn._files import make_scratch
+from lowchurn.audit import csv_files
+from lowchurn.audit.exact import ColumnType, Schema, kind_of
 from lowchurn.checks import unknown_name
 
 CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".csv.zst")
 PARQUET_ENDINGS = (".parquet", ".pq", ".parq")
 DATABASE_ENDINGS = (".duckdb", ".ddb", ".db")
+SHOWN = 5  # names of files in a message
+
+
+@dataclass
+class Source:
+    """A table that was opened, and what is known of its columns."""
+
+    table: Any
+    """As it is stored: the columns of a text file are all text."""
+    schema: Schema
+    written: bool = False
+    """A text file."""
+    uneven: dict[str, str] = field(default_factory=dict)
+    """Columns that are not in all files of a folder or not of one type there, with the reason."""
+
+    def select(self, names: Iterable[str]) -> Any:
+        """The named columns in their types."""
+        names = list(names)
+        for name in names:
+            if name in self.uneven:
+                raise ValueError(f"audit: column {name!r} {self.uneven[name]}. Write all files with one schema.")
+        if not self.written:
+            return self.table.select(*names)
+        return self.table.select(**{name: _typed(self.table[name], self.schema[name]) for name in names})
+
+
+def _typed(column: Any, type: ColumnType) -> Any:
+    if type.kind == "null":
+        return ibis.null("string")
+    return column.cast(type.dtype)
 
 
 class Engine:
@@ -37,8 +77,12 @@ class Engine:
         memory_limit: str | None = None,
         threads: int | None = None,
         folder: str | None = None,
+        partitions: bool = False,
+        remote: bool = False,
+        views: bool = False,
     ) -> None:
         self.own = backend is None
+        self.partitions, self.remote, self.views = partitions, remote, views
         self._attached: dict[str, str] = {}
         if backend is not None:
             self.backend = backend
@@ -46,14 +90,17 @@ class Engine:
         if folder is not None and not Path(folder).is_dir():
             raise ValueError(f"audit: temp_directory must be an existing folder, got {folder!r}.")
         try:
-            place = tempfile.mkdtemp(prefix="lowchurn-audit-", dir=folder)
+            place = make_scratch(folder)
         except OSError as error:
             raise ValueError(f"audit: cannot write to temp_directory {folder!r}: {error.strerror}.") from None
-        self._remove = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
         settings: dict[str, Any] = {
             "temp_directory": os.path.join(place, "spill"),
             # The order of rows means nothing here, and keeping it costs memory.
             "preserve_insertion_order": False,
+            # Extensions are code that is downloaded: only remote files need them.
+            "autoinstall_known_extensions": remote,
+            "autoload_known_extensions": remote,
+            "allow_community_extensions": False,
         }
         # DuckDB's own default, 80 %, leaves little for everything that it does not count.
         settings["memory_limit"] = "60%" if memory_limit is None else memory_limit
@@ -61,20 +108,34 @@ class Engine:
             settings["threads"] = int(threads)
         try:
             self.backend = ibis.duckdb.connect(os.path.join(place, "audit.duckdb"), **settings)
-        except (duckdb.Error, ValueError) as error:
+        except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
-            raise ValueError(f"audit: the database refused its settings: {_first_line(error)}.") from None
-        weakref.finalize(self, _close, self.backend)
+            if isinstance(error, duckdb.Error | ValueError):
+                raise ValueError(f"audit: the database refused its settings: {_first_line(error)}.") from None
+            raise
+        self._close = weakref.finalize(self, _close, self.backend, place)
+
+    def close(self) -> None:
+        """Close an own database and remove its folder."""
+        if self.own:
+            self._close()
 
     def read(self, side: str, source: Any) -> Any:
-        """Any supported source as a table of this engine."""
+        """Any supported source as a table of this engine; the columns of a text file are all text."""
+        return self.open(side, source).table
+
+    def open(self, side: str, source: Any) -> Source:
+        """Any supported source, with the types of its columns."""
         if isinstance(source, ibis.Table):
-            return source
+            return _source(source)
         if isinstance(source, str | os.PathLike):
-            return self._read_path(side, os.fspath(source))
+            return self._open_path(side, os.fspath(source))
+        return _source(self._read_memory(side, source))
+
+    def _read_memory(self, side: str, source: Any) -> Any:
         if isinstance(source, duckdb.DuckDBPyRelation):
             # A relation belongs to its own connection and may be read once: bring it over.
-            return self._hold(source.to_arrow_table())
+            source = source.to_arrow_table()
         module = type(source).__module__.split(".")[0]
         if module not in {"pandas", "polars", "pyarrow"}:
             raise ValueError(
@@ -96,13 +157,14 @@ class Engine:
         if module == "pandas" and list(source.columns) != names:
             source = source.set_axis(names, axis=1)
         try:
+            csv_files.check_names(names)
             if module == "pandas":
                 source = pa.Table.from_pandas(source, preserve_index=False)
             elif module == "polars":
                 source = source.to_arrow()
             elif isinstance(source, pa.RecordBatch):
                 source = pa.Table.from_batches([source])
-            return self._hold(source)
+            return self._hold(_microseconds(source))
         except Exception as error:
             raise ValueError(f"audit: cannot read the {side} table: {_first_line(error)}.") from None
 
@@ -110,58 +172,89 @@ class Engine:
         """A table in memory as one of the engine's; DuckDB reads it where it lies."""
         if self.backend.name != "duckdb":
             return ibis.memtable(table)
-        name = f"lowchurn_{uuid.uuid4().hex}"
+        name = _new_name()
         self.backend.con.register(name, table)
         return self.backend.table(name)
 
-    def _read_path(self, side: str, path: str) -> Any:
+    def _open_path(self, side: str, path: str) -> Source:
         if not self.own and self.backend.name != "duckdb":
             raise ValueError(f"audit: give both tables as Ibis tables of {self.backend.name}, got the path {path!r}.")
-        name, _, table = path.partition("::")
-        remote, pattern = "://" in name, any(c in name for c in "*?[")
-        if not remote and not pattern:
-            if not os.path.exists(name):
-                near = (
-                    sorted(p.name for p in Path(name).absolute().parent.glob("*"))[:5]
-                    if Path(name).absolute().parent.is_dir()
-                    else []
+        # A file may have :: in its name: what exists is meant literally.
+        name, _, table = (path, "", "") if os.path.exists(path) else path.partition("::")
+        if "://" in name and not os.path.exists(name):
+            if not self.remote:
+                raise ValueError(
+                    f"audit: {path!r} for the {side} table is remote, and the database downloads extensions to read "
+                    "it. Allow it with remote=True, or copy the file."
                 )
-                hint = f" That folder holds {', '.join(near)}." if near else " There is no such folder."
-                raise ValueError(f"audit: no file {path!r} for the {side} table.{hint}")
-            if not os.access(name, os.R_OK):
-                raise ValueError(f"audit: no permission to read {path!r} for the {side} table.")
-            if os.path.isdir(name):
-                name = os.path.join(name, "**", "*.parquet")
-            elif os.path.getsize(name) == 0:
-                raise ValueError(f"audit: the file {path!r} for the {side} table is empty.")
-        kind, ending = _kind(name)
+            files = [name]
+        else:
+            files = _files(side, path, name)
         try:
+            kind, ending = _kind(files[0])
             if kind == "database":
-                return self._read_database(side, name, table)
-            read = self.backend.read_csv if kind == "csv" else self.backend.read_parquet
-            return read(name, table_name=f"file_{side}")
-        except ValueError:
-            raise
+                return self._open_database(side, name, table)
+            if table:
+                raise ValueError(f"audit: only a DuckDB file has tables by name, got {path!r}.")
+            return self._open_csv(files) if kind == "csv" else self._open_parquet(files)
         except Exception as error:
-            raise ValueError(f"audit: cannot read {path!r} as {ending}: {_first_line(error)}") from None
+            if str(error).startswith("audit: "):
+                raise
+            told = _csv_line(error) if kind == "csv" else _first_line(error)
+            raise ValueError(f"audit: cannot read {path!r} as {ending}: {told}.") from None
 
-    def _read_database(self, side: str, path: str, table: str) -> Any:
+    def _open_csv(self, files: list[str]) -> Source:
+        con, name = self.backend.con, _new_name()
+        if "://" in files[0] and not os.path.exists(files[0]):
+            names = csv_files.load_remote(con, files[0], name, temporary=not self.own)
+        else:
+            names = csv_files.load(con, files, name, temporary=not self.own)
+        schema = Schema(names, lambda column: csv_files.column_type(con, name, column))
+        return Source(self.backend.table(name), schema, written=True)
+
+    def _open_parquet(self, files: list[str]) -> Source:
+        local = os.path.exists(files[0])
+        paths = [csv_files.escape_pattern(f) for f in files] if local else files
+        options: dict[str, Any] = {"hive_partitioning": self.partitions}
+        if len(paths) > 1:
+            options["union_by_name"] = True
+        table = self.backend.read_parquet(paths, table_name=_new_name(), **options)
+        opened = _source(table)
+        if local:
+            schemas = {file: pq.read_schema(file) for file in files}
+            for schema in schemas.values():
+                csv_files.check_names(schema.names)
+            opened.uneven = _uneven(schemas)
+        return opened
+
+    def _open_database(self, side: str, path: str, table: str) -> Source:
         if not table:
             raise ValueError(f"audit: name the table of {path!r}: '{path}::table'.")
-        catalog = self._attached.get(os.path.abspath(path))
+        place = os.path.abspath(path)
+        catalog = self._attached.get(place)
+        con = self.backend.con
         if catalog is None:  # a database may be attached once only
-            catalog = self._attached[os.path.abspath(path)] = f"file_{side}"
-            self.backend.attach(path, name=catalog, read_only=True)
+            catalog = self._attached[place] = _new_name()
+            con.execute(f"ATTACH {csv_files.quoted(place)} AS {catalog} (READ_ONLY, TYPE duckdb)").fetchall()
         where = f"WHERE database_name = '{catalog}' AND schema_name = 'main'"
-        tables = []
-        for query in (
-            f"SELECT table_name FROM duckdb_tables() {where}",
-            f"SELECT view_name FROM duckdb_views() {where}",
-        ):
-            tables += [row[0] for row in self.backend.raw_sql(query).fetchall()]
-        if table not in tables:
+        tables = [r[0] for r in con.execute(f"SELECT table_name FROM duckdb_tables() {where}").fetchall()]
+        views = [r[0] for r in con.execute(f"SELECT view_name FROM duckdb_views() {where}").fetchall()]
+        if table in views and not self.views:
+            raise ValueError(
+                f"audit: {table!r} in {path!r} is a view, a query that can read any file of this machine. "
+                "Store it as a table, or allow it with views=True."
+            )
+        if table not in (*tables, *views):
             raise unknown_name("audit", f"table in {path!r}", table, tables)
-        return self.backend.table(table, database=(catalog, "main"))
+        computed = con.execute(
+            f"SELECT column_name FROM duckdb_columns() {where} AND table_name = ? AND is_generated", [table]
+        ).fetchall()
+        if computed and not self.views:
+            raise ValueError(
+                f"audit: table {table!r} in {path!r} has computed columns ({', '.join(r[0] for r in computed)}), which "
+                "run an expression of the file. Store their values, or allow them with views=True."
+            )
+        return _source(self.backend.table(table, database=(catalog, "main")))
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -173,9 +266,13 @@ class Engine:
                 f"audit: the database ran out of memory or disk: {_first_line(error)}. "
                 "Raise memory_limit=, lower threads=, or point temp_directory= to a larger disk."
             ) from None
-        except (duckdb.Error, ibis.common.exceptions.IbisError) as error:
+        except (duckdb.Error, ibis.common.exceptions.IbisError, sqlglot.errors.SqlglotError) as error:
             raise ValueError(
                 f"audit: the database could not read or compare the tables: {_first_line(error)}."
+            ) from None
+        except RecursionError:
+            raise ValueError(
+                "audit: the tables have too many probability columns for one query. Give decisions: prediction=."
             ) from None
         except (OSError, MemoryError, OverflowError, UnicodeError, pa.ArrowException) as error:
             raise ValueError(f"audit: could not read the tables: {_first_line(error)}.") from None
@@ -192,12 +289,16 @@ class Engine:
         return result
 
 
-def open_engine(old: Any, new: Any, **settings: Any) -> Engine:
+def open_engine(
+    old: Any, new: Any, *, partitions: bool = False, remote: bool = False, views: bool = False, **settings: Any
+) -> Engine:
     """The engine that both tables can live in."""
     backends = [b for b in (_backend_of(source) for source in (old, new)) if b is not None]
     if len({id(b) for b in backends}) > 1:
         raise ValueError("audit: both Ibis tables must come from one connection, got two. Use one, or give files.")
-    return Engine(backends[0]) if backends else Engine(**settings)
+    if backends:
+        return Engine(backends[0], partitions=partitions, remote=remote, views=views)
+    return Engine(**settings, partitions=partitions, remote=remote, views=views)
 
 
 def _backend_of(source: Any) -> Any:
@@ -209,27 +310,61 @@ def _backend_of(source: Any) -> Any:
 
 def kinds(table: Any) -> dict[str, str]:
     """The kind of each column, in words that mean the same in every engine."""
-    return {name: _column_kind(dtype) for name, dtype in table.schema().items()}
+    return {name: kind_of(dtype) for name, dtype in table.schema().items()}
 
 
-def _column_kind(dtype: Any) -> str:
-    if isinstance(dtype, dt.Null) or "NULL" in str(getattr(dtype, "raw_type", "")):
-        return "null"
-    for kind, test in (
-        ("boolean", dt.Boolean),
-        ("integer", dt.Integer),
-        ("float", dt.Floating),
-        ("decimal", dt.Decimal),
-        ("text", dt.String),
-        ("uuid", dt.UUID),
-        ("date", dt.Date),
-        ("time", dt.Timestamp | dt.Time),
-        ("binary", dt.Binary),
-        ("nested", dt.Array | dt.Map | dt.Struct),
-    ):
-        if isinstance(dtype, test):
-            return kind
-    return "unknown"
+def _source(table: Any) -> Source:
+    return Source(table, Schema.of(dict(table.schema().items())))
+
+
+def _new_name() -> str:
+    return f"lowchurn_{uuid.uuid4().hex}"
+
+
+def _microseconds(table: pa.Table) -> pa.Table:
+    """Moments with a zone in microseconds where nothing is lost: Ibis knows no finer ones."""
+    for i, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns" and column.type.tz is not None:
+            with suppress(pa.ArrowInvalid):
+                table = table.set_column(i, column.name, table.column(i).cast(pa.timestamp("us", column.type.tz)))
+    return table
+
+
+def _files(side: str, path: str, name: str) -> list[str]:
+    """The files behind a path: itself, those in a folder, or those that fit a pattern where no such file exists."""
+    if os.path.isdir(name):
+        inside = os.path.join(glob.escape(name), "**", "*.parquet")
+        if found := sorted(f for f in glob.glob(inside, recursive=True) if os.path.isfile(f)):
+            return found
+        raise ValueError(f"audit: cannot read {path!r} for the {side} table: the folder has no .parquet files.")
+    if not os.path.exists(name):
+        if any(c in name for c in "*?[") and (found := sorted(f for f in glob.glob(name, recursive=True))):
+            return found
+        folder = Path(name).absolute().parent
+        near = sorted(p.name for p in folder.glob("*"))[:SHOWN] if folder.is_dir() else []
+        hint = f" That folder holds {', '.join(near)}." if near else " There is no such folder."
+        raise ValueError(f"audit: no file {path!r} for the {side} table.{hint}")
+    if not os.access(name, os.R_OK):
+        raise ValueError(f"audit: no permission to read {path!r} for the {side} table.")
+    if os.path.isfile(name) and os.path.getsize(name) == 0:
+        raise ValueError(f"audit: the file {path!r} for the {side} table is empty.")
+    return [name]
+
+
+def _uneven(schemas: dict[str, Any]) -> dict[str, str]:
+    """Columns that some files lack or have in another type, with the reason."""
+    files = list(schemas)
+    first = schemas[files[0]]
+    types = dict(zip(first.names, first.types, strict=True))
+    found: dict[str, str] = {}
+    for file in files[1:]:
+        here = dict(zip(schemas[file].names, schemas[file].types, strict=True))
+        for name in types.keys() ^ here.keys():
+            found.setdefault(name, f"is not in all files ({files[0]!r}, {file!r})")
+        for name in types.keys() & here.keys():
+            if types[name] != here[name]:
+                found.setdefault(name, f"is {types[name]} in {files[0]!r} and {here[name]} in {file!r}")
+    return found
 
 
 def _kind(path: str) -> tuple[str, str]:
@@ -252,13 +387,21 @@ def _kind(path: str) -> tuple[str, str]:
     )
 
 
+def _csv_line(error: Exception) -> str:
+    """Where a text file is broken; the database's advice, to skip such rows, is none for an audit."""
+    lines = [line.strip() for line in str(error).split("Possible fixes")[0].splitlines()]
+    told = [line.removeprefix("Invalid Input Error: ") for line in lines if line and not line.startswith("Original")]
+    return " ".join((told[0], told[-1]) if len(told) > 1 else told)[:300].rstrip(". ")
+
+
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0].rstrip(".")
 
 
-def _close(backend: Any) -> None:
+def _close(backend: Any, place: Path) -> None:
     with suppress(Exception):  # the interpreter may be half gone: nothing is left to save
         backend.disconnect()
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def has_low_precision(table: Any, names: tuple[str, ...]) -> bool:

@@ -7,7 +7,9 @@ import math
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS, Verdict, interval_text, share_text
+from lowchurn._terminal import printable
+from lowchurn.audit.formats import interval_text, share_text
+from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS, Verdict
 from lowchurn.audit.stats import Estimate
 
 if TYPE_CHECKING:
@@ -58,28 +60,30 @@ def p_equals(p: float) -> str:
     return f" {text}" if text.startswith("<") else f" = {text}"
 
 
-def headline(audit: Audit) -> str:
-    """One sentence that says what changed."""
+def headline(audit: Audit, review: Review | None = None) -> str:
+    """One sentence that says what changed; accuracy comes from a review where rows lack labels, as in the gate."""
     rows = f"{audit.rows.paired:,}"
     if audit.identical:
         what = "decisions and probabilities" if audit.moved is not None else "decisions"
         return f"The candidate is identical to the base: the same {what} on all {rows} rows."
     changed = f"{audit.whole.n['changed']:,} of {rows} decisions change, {interval_text(audit.churn)}"
-    if not audit.accuracy_change.defined:
+    reviewed = review is not None and not audit.fully_labelled and review.accuracy_change.defined
+    change = review.accuracy_change if review is not None and reviewed else audit.accuracy_change
+    if not change.defined:
         return f"{changed}. There are no labels, so nothing is known about accuracy."
-    change = audit.accuracy_change
     if change.low > 0:
         better = "the candidate is better"
     elif change.high < 0:
         better = "the candidate is worse"
     else:
         better = "neither is shown to be better"
-    return f"{changed}; accuracy {interval_text(change, signed=True)}: {better}."
+    source = " by the review of disagreements" if reviewed else ""
+    return f"{changed}; accuracy {interval_text(change, signed=True)}{source}: {better}."
 
 
-def text(audit: Audit, verdict: Verdict | None = None) -> str:
-    """For the terminal."""
-    lines = [headline(audit)]
+def text(audit: Audit, review: Review | None = None) -> str:
+    """For the terminal; names and values of the data are shown without control characters."""
+    lines = [headline(audit, review)]
     for name, words, signed in SHARES:
         estimate = getattr(audit, name)
         if estimate.defined:
@@ -99,10 +103,7 @@ def text(audit: Audit, verdict: Verdict | None = None) -> str:
             f"  more flips than chance in {s.name}: {interval_text(s.churn)}, {s.lift:.1f} times the overall rate"
         )
     lines += [f"  note: {note}" for note in audit.notes]
-    if verdict is not None:
-        lines += [f"{verdict.outcome}: {HEADLINES[verdict.outcome]}", *(f"  {check}" for check in verdict.checks)]
-        lines += [f"  not judged, too few rows: {name}" for name in verdict.unjudged]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _cell(value: object) -> str:
@@ -110,7 +111,7 @@ def _cell(value: object) -> str:
     escaped = html.escape(str(value), quote=False)
     for mark in "\\`*_[]|~":
         escaped = escaped.replace(mark, f"\\{mark}")
-    return " ".join(escaped.split())
+    return printable(" ".join(escaped.split()))
 
 
 def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None = None) -> str:
@@ -126,7 +127,7 @@ def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None
     '## Model audit: PASS'
     """
     level = f"{audit.confidence:.0%}"
-    lines = [f"## Model audit{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit), ""]
+    lines = [f"## Model audit{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit, review), ""]
     if verdict is not None:
         lines += ["| verdict | where | limit | allowed | measured |", "| --- | --- | --- | --- | --- |"]
         for check in verdict.checks:
@@ -134,8 +135,9 @@ def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None
             counted = check.name == "min_rows"
             allowed = f"{check.limit:,.0f}" if counted else share_text(-check.limit if signed else check.limit, signed)
             shown = f"{check.estimate.n:,}" if counted else interval_text(check.estimate, signed)
-            if check.outcome == INCONCLUSIVE and math.isfinite(check.more_rows):
-                shown += f"; about {check.more_rows:,.0f} more rows needed"
+            for more, noun in ((check.more_rows, "rows"), (check.more_labels, "labels")):
+                if check.outcome == INCONCLUSIVE and math.isfinite(more):
+                    shown += f"; about {more:,.0f} more {noun} needed"
             lines.append(f"| {check.outcome} | {_cell(check.where)} | `{check.name}` | {allowed} | {shown} |")
         lines += ["", *(f"Not judged, too few rows: {_cell(name)}." for name in verdict.unjudged), ""]
     lines += [f"| figure | value ({level} interval) | rows |", "| --- | --- | --- |"]
@@ -173,7 +175,25 @@ def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None
     if review is not None:
         lines += ["", f"Review of the disagreements: {review}"]
     lines += ["", *(f"Note: {_cell(note)}" for note in audit.notes)]
+    lines += ["", *_audited(audit)]
     return "\n".join(lines).rstrip().replace("\n\n\n", "\n\n") + "\n"
+
+
+def _audited(audit: Audit) -> list[str]:
+    """What was audited: names of the models, files with their checksums, settings."""
+    made = audit.provenance
+    lines = []
+    for side, source in (("Old", made.old), ("New", made.new)):
+        known = [source.name, source.path, f"sha256 {source.sha256}" if source.sha256 else None]
+        shown = ", ".join(_cell(part) for part in known if part) or "a table in memory"
+        lines.append(f"- {side}: {shown}, {source.rows:,} rows")
+    if made.settings:
+        shown = ", ".join(
+            f"{_cell(name)} = {_cell(value)}{' (file)' if name in made.from_config else ''}"
+            for name, value in made.settings.items()
+        )
+        lines.append(f"- Settings: {shown}" + (f"; file: {_cell(made.config)}" if made.config else ""))
+    return [*lines, f"- lowchurn {made.lowchurn}"]
 
 
 def notebook(audit: Audit) -> str:
@@ -207,7 +227,10 @@ def notebook(audit: Audit) -> str:
 
 
 def junit(audit: Audit, verdict: Verdict) -> str:
-    """For a pipeline: a test case a check; FAIL is a failure and INCONCLUSIVE an error.
+    """For a pipeline: a test case per check; FAIL is a failure.
+
+    INCONCLUSIVE is an error, or with the gate's policy ``inconclusive="warn"`` a skipped case and with ``"pass"`` a
+    passed one; the reason is written in each case.
 
     Examples
     --------
@@ -219,22 +242,31 @@ def junit(audit: Audit, verdict: Verdict) -> str:
     True
     """
     outcomes = [check.outcome for check in verdict.checks]
+    policy = verdict.gate.inconclusive
+    undecided = outcomes.count(INCONCLUSIVE)
     suite = ElementTree.Element(
         "testsuite",
         name="lowchurn audit",
         tests=str(len(outcomes) + len(verdict.unjudged)),
         failures=str(outcomes.count(FAIL)),
-        errors=str(outcomes.count(INCONCLUSIVE)),
-        skipped=str(len(verdict.unjudged)),
+        errors=str(undecided if policy == "fail" else 0),
+        skipped=str(len(verdict.unjudged) + (undecided if policy == "warn" else 0)),
         time=f"{audit.seconds:.3f}",
     )
+    kinds = {FAIL: "failure", INCONCLUSIVE: {"fail": "error", "warn": "skipped", "pass": "system-out"}[policy]}
     for check in verdict.checks:
         case = ElementTree.SubElement(
             suite, "testcase", classname=_xml(f"lowchurn.gate.{check.where}"), name=check.name
         )
-        if check.outcome != PASS:
-            kind = "failure" if check.outcome == FAIL else "error"
-            ElementTree.SubElement(case, kind, message=_xml(check.words), type=check.outcome).text = _xml(check.words)
+        if check.outcome == PASS:
+            continue
+        kind, words = kinds[check.outcome], _xml(check.words)
+        if kind == "system-out":
+            ElementTree.SubElement(case, kind).text = f"{check.outcome}: {words}"
+        elif kind == "skipped":
+            ElementTree.SubElement(case, kind, message=f"{check.outcome}: {words}")
+        else:
+            ElementTree.SubElement(case, kind, message=words, type=check.outcome).text = words
     for name in verdict.unjudged:
         case = ElementTree.SubElement(suite, "testcase", classname="lowchurn.gate.slices", name=_xml(name))
         ElementTree.SubElement(case, "skipped", message="fewer rows than min_rows")

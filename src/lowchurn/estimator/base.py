@@ -1,5 +1,8 @@
 """The base: the model in production, in any form that gives probabilities, aligned with the new classes by name.
 
+What the base answers in production is what we measure against, so the object itself is asked, always: its ``predict``
+decides, its ``predict_proba`` gives probabilities. A native form is for saving and for starting training only.
+
 Classes that the base never saw get probability 0. Classes that are gone are left out and the rest of the row is scaled
 up to sum to one (evenly spread where nothing is left); a decision for such a class counts as changed, whatever the new
 model says. Hard labels become rows of zeros and a one.
@@ -7,6 +10,7 @@ model says. Hard labels become rows of zeros and a one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +19,13 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 
-from lowchurn.checks import as_floats, check_weightlike, to_numpy
-from lowchurn.learners import ALL
+from lowchurn.checks import as_floats, as_labels, check_weightlike, clip_rounding, to_numpy
+from lowchurn.estimator.labels import GONE, WHO, codes, positions
+from lowchurn.learners import ALL, NATIVE_ENDINGS, native_model
 from lowchurn.learners.base import extra_missing
 from lowchurn.learners.torch import is_network
 
-WHO = "LowChurnClassifier"
-GONE = -1  # the code of a decision for a class that is gone
+WRAPPERS = ("FrozenEstimator", "FixedThresholdClassifier", "TunedThresholdClassifierCV")
 
 
 class Base:
@@ -29,10 +33,15 @@ class Base:
 
     servable = True
 
-    def __init__(self, model: Any, classes: np.ndarray) -> None:
+    def __init__(self, model: Any, classes: np.ndarray, names: Any = None) -> None:
         self.model = model
-        self.served = as_served(model)
         self.classes = classes
+        self.names = names  # of its columns of probabilities, where the model does not name them
+
+    @functools.cached_property
+    def served(self) -> Any:
+        """The form in which the base is saved; it is never asked here."""
+        return as_served(self.model)
 
     def proba(self, X: Any) -> np.ndarray:
         """Aligned probabilities, shape (n, m)."""
@@ -40,22 +49,33 @@ class Base:
 
     def decisions(self, X: Any) -> np.ndarray:
         """What the base decides, as indices of the new classes; -1 for a class that is gone."""
-        if hasattr(self.model, "predict") and not callable_only(self.model):
-            return codes(self._call(self.model.predict, X), self.classes)
-        return decide(*self._ask(X), self.classes)
+        if callable_only(self.model):
+            given = self._call(self.model, X)
+        else:
+            given = self._call(self.model.predict if hasattr(self.model, "predict") else self.model.predict_proba, X)
+        return read_decisions("the base", given, self._names, self.classes)
 
     def _ask(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         model = self.model
         if callable_only(model):
-            return read_probabilities("the base", self._call(model, X), getattr(model, "classes_", None), self.classes)
-        if hasattr(model, "predict_proba"):
-            given = self._call(self.served.predict_proba, X)
-            return read_probabilities("the base", given, getattr(model, "classes_", None), self.classes)
-        return read_probabilities("the base", self._call(model.predict, X), None, self.classes)
+            given = self._call(model, X)
+        else:
+            given = self._call(model.predict_proba if hasattr(model, "predict_proba") else model.predict, X)
+        return read_probabilities("the base", given, self._names, self.classes)
+
+    @property
+    def _names(self) -> Any:
+        return getattr(self.model, "classes_", self.names)
+
+    @property
+    def known_classes(self) -> np.ndarray:
+        """Which of the classes the base can decide for, as a mask; all where it does not name its own."""
+        names = self.classes if self._names is None else self._names
+        return np.isin(np.arange(len(self.classes)), positions(names, self.classes))
 
     def _call(self, ask: Any, X: Any) -> Any:
         try:
-            return ask(own_features(self.model, X))
+            given = ask(own_features(self.model, X))
         except NotFittedError as error:
             raise ValueError(f"{WHO}: the base must be fitted, and it is not ({error}). Fit it first.") from error
         except Exception as error:
@@ -64,6 +84,10 @@ class Base:
                 f"{WHO}: the base cannot predict these rows ({type(error).__name__}: {error}). "
                 "It must be fitted, and on the same features."
             ) from error
+        rows, answers = row_count(X), row_count(given)
+        if rows != answers:
+            raise ValueError(f"{WHO}: the base must answer every row, got {answers} answers for {rows} rows.")
+        return given
 
 
 class Behind:
@@ -115,6 +139,7 @@ class GivenBase:
     def __init__(self, given: Any, given_classes: Any, ids: Any, n: int, classes: np.ndarray) -> None:
         if ids is not None or isinstance(given, Mapping):
             given, given_classes = look_up(given, given_classes, ids, n)
+        decided = read_decisions("base_proba", given, given_classes, classes)
         table, labels = read_probabilities("base_proba", given, given_classes, classes)
         if len(table) != n:
             raise ValueError(
@@ -122,7 +147,9 @@ class GivenBase:
                 "Give a table keyed by id, and ids=, where the rows differ."
             )
         self._proba = align(table, labels, classes)
-        self._decisions = decide(table, labels, classes)
+        self._decisions = decided
+        seen = decided if only_labels(given) else positions(labels, classes)
+        self.known_classes = np.isin(np.arange(len(classes)), seen)
 
     def proba(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(self._proba[rows])
@@ -136,8 +163,11 @@ def callable_only(model: Any) -> bool:
     return callable(model) and not hasattr(model, "predict")
 
 
-def find_base(base: Any, trusted: Any = ()) -> Any:
-    """The model behind ``base``: a path is read, everything else is handed back."""
+def find_base(base: Any, trusted: Any = (), classes: Any = None) -> Any:
+    """The model behind ``base``: a path is read, everything else is handed back.
+
+    ``classes`` are the labels in the order of the outputs of a native file that contains none.
+    """
     if not isinstance(base, str | Path):
         if is_network(base):
             raise ValueError(
@@ -155,15 +185,23 @@ def find_base(base: Any, trusted: Any = ()) -> Any:
         raise ValueError(f"{WHO}: base must be a file that is there, got {str(path)!r}.")
     if path.suffix == ".onnx":
         return OnnxModel(path)
+    if path.suffix in NATIVE_ENDINGS:
+        return native_model(path, classes)
     from lowchurn.estimator.saving import load
 
     return load(path, trusted=trusted)
 
 
+def unwrap(base: Any) -> Any:
+    """The model inside wrappers that do not change its probabilities: frozen ones, and thresholds on decisions."""
+    while type(base).__name__ in WRAPPERS:
+        base = getattr(base, "estimator_", base.estimator)
+    return base
+
+
 def inner_model(base: Any) -> tuple[Any, Any]:
     """Fitted preprocessing (or None) and fitted model inside a base, for starts from its weights."""
-    if hasattr(base, "estimator") and type(base).__name__ == "FrozenEstimator":
-        return inner_model(base.estimator)
+    base = unwrap(base)
     if hasattr(base, "_served"):  # a LowChurnClassifier, which serves one model or a mixture
         single = base._single
         return (None, None) if single is None else (single.preprocessing, single.model)
@@ -176,33 +214,64 @@ def inner_model(base: Any) -> tuple[Any, Any]:
 
 def start_of(base: Base | GivenBase, X: Any) -> tuple[Any, Any]:
     """What training can start from; nothing where the base is no model, or one of other features."""
-    names, columns = getattr(base.model, "feature_names_in_", None), getattr(X, "columns", None)
-    other = names is not None and columns is not None and list(names) != list(columns)
+    names, columns = feature_names(base.model), getattr(X, "columns", None)
+    other = names is not None and columns is not None and names != list(columns)
     return (None, None) if other or not base.servable else inner_model(base.model)
+
+
+def feature_names(model: Any) -> list[str] | None:
+    """The names of the columns that a model was fitted on, where it knows them; CatBoost has a name of its own."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None and type(model).__module__.startswith("catboost"):
+        names = getattr(model, "feature_names_", None)
+        names = None if names is None or all(name.isdigit() for name in names) else names  # made up for arrays
+    return None if names is None else list(names)
 
 
 def own_features(model: Any, X: Any) -> Any:
     """The columns that a model was fitted on, by name, where both sides have names."""
-    names = getattr(model, "feature_names_in_", None)
-    columns = getattr(X, "columns", None)
+    names, columns = feature_names(model), getattr(X, "columns", None)
     if names is None or columns is None:
         return X
-    names, present = list(names), list(columns)
+    present = list(columns)
     missing = [name for name in names if name not in present]
     if missing:
         raise ValueError(f"X lacks the features {missing[:5]} that it was fitted on ({len(missing)} in all)")
     return X if names == present else X[names]
 
 
+def row_count(rows: Any) -> int:
+    return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
+
+
+def only_labels(given: Any) -> bool:
+    """Whether an answer is one label per row rather than one probability per class."""
+    shape = np.shape(given) if not hasattr(given, "shape") else given.shape
+    return len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
+
+
+def read_decisions(who: str, given: Any, labels: Any, classes: np.ndarray) -> np.ndarray:
+    """What was decided, as indices of ``classes``: by label, or by the largest probability; the first of equals."""
+    if only_labels(given):
+        return codes(who, given, classes)
+    table, names = read_probabilities(who, given, labels, classes)
+    return positions(names, classes)[table.argmax(axis=1)]
+
+
 def read_probabilities(who: str, given: Any, labels: Any, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities, shape (n, k), and the k labels of their columns; labels alone become one-hot rows."""
+    """Probabilities, shape (n, k), and the k labels of their columns; labels alone become one-hot rows.
+
+    Rounding of up to 1e-6 below 0 is clipped. Rows may sum to 1 within 1e-3, as rounded ones do.
+    """
+    if only_labels(given):
+        index = codes(who, given, classes)
+        table = np.zeros((len(index), len(classes)))
+        table[index != GONE, index[index != GONE]] = 1.0
+        return table, classes
     if hasattr(given, "columns"):  # a data frame: the columns are the classes
-        labels = np.asarray(list(given.columns), dtype=object) if labels is None else np.asarray(labels)
+        labels = list(given.columns) if labels is None else labels
         given = np.stack([np.asarray(given[name]) for name in given.columns], axis=1)
     table = np.asarray(to_numpy(given))
-    if table.ndim == 1:
-        found, index = np.unique(table, return_inverse=True)
-        return np.eye(len(found))[index], found
     if table.ndim != 2:
         raise ValueError(f"{WHO}: {who} must give probabilities of shape (rows, classes), got shape {table.shape}.")
     table = np.asarray(as_floats(WHO, f"probabilities of {who}", table), dtype=float)
@@ -213,9 +282,12 @@ def read_probabilities(who: str, given: Any, labels: Any, classes: np.ndarray) -
                 "Say which classes they are: a data frame with their names, or base_classes=."
             )
         labels = classes
-    labels = np.asarray(labels)
+    labels = as_labels(labels)
     if len(labels) != table.shape[1]:
         raise ValueError(f"{WHO}: {who} gives {table.shape[1]} columns but names {len(labels)} classes.")
+    if len(set(labels.tolist())) < len(labels):
+        raise ValueError(f"{WHO}: {who} must name every class once, got {labels.tolist()[:10]}.")
+    table = clip_rounding(table)
     check_weightlike(WHO, f"probabilities of {who}", table)
     sums = table.sum(axis=1)
     if len(sums) and np.abs(sums - 1).max() > 1e-3:
@@ -246,23 +318,6 @@ def align(table: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> np.ndar
     return aligned / sums
 
 
-def decide(table: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """The likeliest class of each row, as an index of ``classes``; the first of equals, as in scikit-learn."""
-    return positions(labels, classes)[table.argmax(axis=1)]
-
-
-def codes(predicted: Any, classes: np.ndarray) -> np.ndarray:
-    """Predicted labels as indices of ``classes``."""
-    found, index = np.unique(np.asarray(predicted).ravel(), return_inverse=True)
-    return positions(found, classes)[index]
-
-
-def positions(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Where each label stands in ``classes``, or -1; True and 1 are the same label, "1" is another."""
-    place = {label: i for i, label in enumerate(np.asarray(classes).tolist())}
-    return np.array([place.get(label, GONE) for label in np.asarray(labels).tolist()], dtype=np.intp)
-
-
 def look_up(given: Any, given_classes: Any, ids: Any, n: int) -> tuple[Any, Any]:
     """The rows of a table keyed by id, in the order of ``ids``: a mapping, or a data frame indexed by id."""
     if ids is None:
@@ -271,7 +326,7 @@ def look_up(given: Any, given_classes: Any, ids: Any, n: int) -> tuple[Any, Any]
     if len(wanted) != n:
         raise ValueError(f"{WHO}: ids must hold one id for each of {n} rows, got {len(wanted)}.")
     if isinstance(given, Mapping):
-        keys, table = list(given), np.asarray(list(given.values()))
+        keys, table = list(given), as_labels(list(given.values()))
     elif hasattr(given, "index") and hasattr(given, "columns"):
         keys, table = given.index.tolist(), given.to_numpy()
         given_classes = list(given.columns) if given_classes is None else given_classes
@@ -295,7 +350,10 @@ def look_up(given: Any, given_classes: Any, ids: Any, n: int) -> tuple[Any, Any]
 
 
 class OnnxModel:
-    """A classifier in an ONNX file: one input table, or one input a column; labels and probabilities out."""
+    """A classifier in an ONNX file: one input table, or one input per column; labels and probabilities out.
+
+    The label that the file gives decides, as it does in production.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
@@ -306,23 +364,39 @@ class OnnxModel:
             self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         except Exception as error:
             raise ValueError(f"{WHO}: base must be a readable ONNX file, got {str(path)!r} ({error}).") from error
+        inputs = self._session.get_inputs()
+        if len(inputs) > 1:
+            self.feature_names_in_ = np.array([each.name for each in inputs], dtype=object)
+        elif inputs and inputs[0].shape and isinstance(inputs[0].shape[-1], int):
+            self.n_features_in_ = inputs[0].shape[-1]
 
-    def __call__(self, X: Any) -> Any:
+    def predict(self, X: Any) -> Any:
+        """The file's labels; its probabilities where it gives no labels."""
+        labels, proba = self._outputs(X)
+        return proba if labels is None else labels
+
+    def predict_proba(self, X: Any) -> Any:
+        """The file's probabilities, with the names of the classes where it tells them; its labels where it has none."""
+        labels, proba = self._outputs(X)
+        return labels if proba is None else proba
+
+    def _outputs(self, X: Any) -> tuple[Any, Any]:
         inputs = self._session.get_inputs()
         if len(inputs) == 1:
             feed = {inputs[0].name: _as_input(np.asarray(X), inputs[0].type)}
         else:
             feed = {i.name: _as_input(np.asarray(X[i.name]).reshape(-1, 1), i.type) for i in inputs}
-        outputs = self._session.run(None, feed)
-        for out in outputs:
+        labels = proba = None
+        for out in self._session.run(None, feed):
             if isinstance(out, list) and out and isinstance(out[0], dict):  # skl2onnx's ZipMap
-                self.classes_ = np.asarray(list(out[0]))
-                return np.array([list(row.values()) for row in out])
-        floats = [out for out in outputs if isinstance(out, np.ndarray) and out.dtype.kind == "f"]
-        if floats:
-            proba = floats[-1].reshape(len(floats[-1]), -1)
-            return np.hstack([1 - proba, proba]) if proba.shape[1] == 1 else proba
-        return np.asarray(outputs[0]).ravel()
+                self.classes_ = as_labels(list(out[0]))
+                proba = np.array([list(row.values()) for row in out])
+            elif isinstance(out, np.ndarray) and out.dtype.kind == "f":
+                wide = out.reshape(len(out), -1)
+                proba = np.hstack([1 - wide, wide]) if wide.shape[1] == 1 else wide
+            elif isinstance(out, np.ndarray):
+                labels = out.ravel()
+        return labels, proba
 
 
 def _as_input(values: np.ndarray, kind: str) -> np.ndarray:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing, get_tags
-from sklearn.utils.validation import assert_all_finite
+from sklearn.utils import _safe_indexing
 
-from lowchurn.estimator.base import WHO, align
+from lowchurn.estimator.base import align
 from lowchurn.estimator.frontier import Candidate, Frontier, mean_interval, share_interval
+from lowchurn.estimator.labels import positions, training_labels
+from lowchurn.estimator.own_kind import refuse_nan, take_apart
 from lowchurn.estimator.split import Part, effective_rows, whole_numbers
 from lowchurn.learners import Job, Learner, learner_for
 from lowchurn.scoring import Score
@@ -38,6 +38,21 @@ def weighted(each: Mapping[int, np.ndarray], weights: Mapping[int, float]) -> np
     return np.asarray(sum(weight * each[k] for k, weight in weights.items()))
 
 
+class Diverged(RuntimeError):
+    """A training that ran and gave no model to serve."""
+
+
+def clearly_worse(right: np.ndarray, other: np.ndarray, weights: np.ndarray) -> bool:
+    """Whether decisions are right in more than ten points fewer rows than others, and beyond three standard errors.
+
+    Rows that both decide rightly or wrongly say nothing: the difference is that of the rows won and lost, its standard
+    error the root of their sum (McNemar's). Three of them are a chance of one in a thousand; ten points are more than
+    a retrain gains in practice, so that they ask for another cause.
+    """
+    won, lost = float(weights[right & ~other].sum()), float(weights[~right & other].sum())
+    return lost - won > max(0.1 * float(weights.sum()), 3 * math.sqrt(lost + won))
+
+
 @dataclass(frozen=True, eq=False)
 class Trained:
     """A fitted model behind its fitted preprocessing."""
@@ -49,9 +64,18 @@ class Trained:
     def made(self) -> Trained:
         return self
 
+    @functools.cached_property
+    def _in_order(self) -> bool:
+        """Whether the model's columns are the classes in their order; asked once, not for every row served."""
+        place = positions(self.model.classes_, training_labels(self.classes))
+        return np.array_equal(place, np.arange(len(self.classes)))
+
     def proba(self, X: Any) -> np.ndarray:
         rows = X if self.preprocessing is None else self.preprocessing.transform(X)
-        return align(np.asarray(self.model.predict_proba(rows), dtype=float), self.model.classes_, self.classes)
+        proba = np.asarray(self.model.predict_proba(rows), dtype=float)
+        if self._in_order and (np.abs(proba.sum(axis=1) - 1) < 1e-9).all():
+            return proba
+        return align(proba, self.model.classes_, training_labels(self.classes))
 
 
 @dataclass(frozen=True)
@@ -123,6 +147,7 @@ class Ruler:
             churn_interval=share_interval(churn, self.weights) if self.hard else mean_interval(values, self.weights),
             broken_interval=share_interval(broken, self.weights),
             fixed_interval=share_interval(fixed, self.weights),
+            rows=effective_rows(self.weights),
         )
 
 
@@ -186,7 +211,8 @@ class Trials:
 
     def __post_init__(self) -> None:
         steps, final = take_apart(self.estimator)
-        self.learner: Learner = learner_for(final, self.classes)
+        self.labels = training_labels(self.classes)
+        self.learner: Learner = learner_for(final, self.labels, self.start[1])
         rows = _safe_indexing(self.X, self.train.rows)
         self.y_train = self.y[self.train.rows]
         self.preprocessing: Any = None
@@ -205,12 +231,18 @@ class Trials:
 
     def _preprocess(self, rows: Any) -> Any:
         """Fit the preprocessing once. It takes no weights, so counts of copies are written out for it."""
-        weight, y = self.train.weight, self.classes[self.y_train]
+        weight, y = self.train.weight, self.labels[self.y_train]
         if weight is None or not whole_numbers(weight):
             return self.preprocessing.fit_transform(rows, y)
         copies = np.repeat(np.arange(len(y)), weight.astype(int))
         ready = self.preprocessing.fit_transform(_safe_indexing(rows, copies), y[copies])
         return _safe_indexing(ready, np.unique(copies, return_index=True)[1])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the selection has to tell about the trainings: what failed, and what the learner did by itself."""
+        failed = [row for row in self.frontier if row.status == "failed"]
+        return (*(f"{row.name} failed and is not served: {row.reason}" for row in failed), *self.learner.notes)
 
     @functools.cached_property
     def warm_rows(self) -> Any:
@@ -377,6 +409,25 @@ class Trials:
         assert self.ruler is not None
         return weighted({k: self.ruler.base_proba if k == BASE else self._model_probas[k] for k in served}, served)
 
+    def _refuse_diverged(self, strategy: Strategy, proba: np.ndarray) -> None:
+        """A candidate that is no model to serve is a failed one.
+
+        Training that starts from the base aims between the base and the truth. So one that is clearly less accurate
+        than both the base and a plain retrain has not learned that: it has diverged.
+        """
+        assert self.ruler is not None
+        if not np.isfinite(proba).all():
+            raise Diverged("its probabilities are not finite.")
+        plain = self.probas[0] if self.probas else None
+        if plain is None or strategy.base_share == 0 or strategy.blend is not None:
+            return
+        right = self.ruler.errors(proba) == 0
+        others = self.ruler.base_decisions == self.ruler.y, self.ruler.errors(plain) == 0
+        if not all(clearly_worse(right, other, self.ruler.weights) for other in others):
+            return
+        own, base, retrain = (np.average(r, weights=self.ruler.weights) for r in (right, *others))
+        raise Diverged(f"accuracy {own:.1%}, where the base has {base:.1%} and a plain retrain {retrain:.1%}.")
+
     def _keep(self, strategy: Strategy, served: dict[int, float] | None, reason: str, status: str) -> None:
         row = Candidate(
             strategy.name,
@@ -390,6 +441,7 @@ class Trials:
         if served is not None and self.ruler is not None:
             try:
                 proba = self.proba(served)
+                self._refuse_diverged(strategy, proba)
                 row = self.ruler.measure(row, proba, only_base(served))
             except Exception as error:
                 if not self.frontier:
@@ -399,33 +451,3 @@ class Trials:
         self.frontier.append(row)
         self.probas.append(proba)
         self.served_as.append(served)
-
-
-def take_apart(estimator: Any) -> tuple[Any, Any]:
-    """Preprocessing (or None) and final classifier of an estimator."""
-    if isinstance(estimator, Pipeline):
-        return (estimator[:-1] if len(estimator) > 1 else None), estimator[-1]
-    return None, estimator
-
-
-def refuse_nan(rows: Any, learner: Learner) -> None:
-    """Missing values where the learner has no support for them are an error before any training."""
-    if learner.takes_nan or takes_nan(learner.estimator):
-        return
-    name = type(learner.estimator).__name__
-    if hasattr(rows, "dtypes") and hasattr(rows, "isna"):
-        empty = [str(column) for column in rows.columns if rows[column].isna().any()]
-        if empty:
-            raise ValueError(
-                f"{WHO}: Input X contains NaN in {empty[:5]}, and {name} does not accept missing values. "
-                "Impute them in a Pipeline, or choose an estimator that does."
-            )
-    elif hasattr(rows, "dtype"):
-        assert_all_finite(rows, estimator_name=name, input_name="X")
-
-
-def takes_nan(estimator: Any) -> bool:
-    try:
-        return bool(get_tags(estimator).input_tags.allow_nan)
-    except Exception:  # an estimator without tags speaks for itself in fit
-        return True

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn.estimator.base import WHO
 from lowchurn.estimator.candidates import BASE, Dialled, Ruler, Terms, Trained, Trials, only_base, weighted
 from lowchurn.estimator.frontier import Candidate, Selection
 from lowchurn.estimator.searching import aim_below
@@ -200,18 +199,25 @@ def spend(offers: Sequence[Offer], terms: Terms) -> list[Offer]:
 def fall_back(
     offers: Sequence[Offer], trials: Trials, ruler: Ruler, budget: float, servable: bool
 ) -> tuple[Offer, str]:
-    """No candidate keeps the budget: a blend with the base and a warning, or an error where it cannot be served."""
-    least = min((offer.churn for offer in offers), default=math.nan)
+    """No candidate keeps the budget: a blend with the base, or the nearest candidate where the base cannot be served.
+
+    The words say what is served and what would keep the budget.
+    """
+    nearest = min(offers or singles(trials, ruler), key=lambda offer: (offer.churn, offer.cost))
+    failed = f"no candidate keeps max_churn={budget:g} on held-out rows; the least churn is {nearest.churn:.3g}."
     if not servable:
-        raise InfeasibleBudget(WHO, budget, least)
+        return nearest, (
+            f"{failed} {nearest.candidate.name} has it and is served. The base is known only by a table of its "
+            "answers, so that it cannot answer new rows or be blended in: to keep this budget give base= the model "
+            f"itself, a function or a file; or set max_churn to {math.ceil(1000 * nearest.churn) / 1000:g} or more."
+        )
     blends = [*mixtures(trials, ruler, budget, servable), kept_base(ruler)]
     picked, _ = choose(blends, ruler.terms, budget, blends[0])
     if picked is None:  # even the base changes decisions where classes are gone
         picked = min(blends, key=lambda offer: (offer.churn, offer.cost))
     what = "The base is kept as it is" if only_base(picked.weights) else "A blend with the base is served"
     return picked, (
-        f"no candidate keeps max_churn={budget:g} on held-out rows; the least churn is {least:.3g}. "
-        f"{what}. Raise the budget, or try a start from the base or other strategies, to serve one model."
+        f"{failed} {what}. Raise the budget, or try a start from the base or other strategies, to serve one model."
     )
 
 
@@ -233,6 +239,7 @@ class Desk:
     classes: np.ndarray
     trainings: int
     rows: Mapping[str, int]
+    notes: Sequence[str] = ()
 
     @property
     def has_dial(self) -> bool:
@@ -263,8 +270,15 @@ class Desk:
     def served(self, picked: Offer) -> Served:
         return Served(picked.weights, self.base, self.models, self.classes)
 
-    def selection(self, picked: Offer, rule: str, budget: float | None) -> Selection:
+    def selection(self, picked: Offer, rule: str, budget: float | None, why: str = "") -> Selection:
+        """What is served, in words and numbers; ``why`` is the reason where no candidate kept the budget."""
         row = picked.candidate
+        notes = list(self.notes)
+        if only_base(picked.weights):
+            why = why or "of all candidates within the budget it is the most accurate on the held-out rows."
+            notes.insert(0, f"This is the base unchanged: {why}")
+        elif picked.churn == 0 and self.terms.hard:
+            notes.insert(0, "It decides every held-out row as the base does.")
         served = {row.name: 1.0}
         if row.strategy == "mixture":  # of several candidates, which the row does not name
             served = {self.names[k] if k != BASE else "base": w for k, w in picked.weights.items()}
@@ -278,6 +292,7 @@ class Desk:
             broken=row.broken,
             trainings=self.trainings,
             rows=dict(self.rows),
+            notes=tuple(notes),
         )
 
 

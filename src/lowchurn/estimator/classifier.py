@@ -11,21 +11,18 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_random_state, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
-    assert_all_finite,
     check_consistent_length,
     check_is_fitted,
-    column_or_1d,
     validate_data,
 )
 
 from lowchurn.checks import check_choice, check_number
-from lowchurn.estimator.base import WHO, Base, GivenBase, find_base, start_of
-from lowchurn.estimator.candidates import Ruler, Trained, Trials, takes_nan
+from lowchurn.estimator.base import Base, GivenBase, find_base, start_of
+from lowchurn.estimator.candidates import Ruler, Trained, Trials
 from lowchurn.estimator.choose import (
     Desk,
     Offer,
@@ -36,10 +33,31 @@ from lowchurn.estimator.choose import (
     singles,
 )
 from lowchurn.estimator.frontier import Selection
-from lowchurn.estimator.inputs import as_mask, progress, rows_for, take_rows, warn_of_few_rows, warn_of_seen_rows
-from lowchurn.estimator.searching import MOST, SPECIAL, default_strategies, resolve, search_lambda, special_strategies
+from lowchurn.estimator.inputs import (
+    as_mask,
+    check_budget,
+    decides_otherwise,
+    progress,
+    refuse_other_classes,
+    rows_for,
+    take_rows,
+    warn_of_few_rows,
+    warn_of_poor_base,
+    warn_of_seen_rows,
+)
+from lowchurn.estimator.labels import WHO, target_labels, unusual
+from lowchurn.estimator.own_kind import find_estimator, may_take_nan, unfitted
+from lowchurn.estimator.searching import (
+    DEFAULT,
+    MOST,
+    SPECIAL,
+    default_strategies,
+    instead_of,
+    resolve,
+    search_lambda,
+    special_strategies,
+)
 from lowchurn.estimator.split import Part, Split, effective_rows, split_for_budget
-from lowchurn.learners.torch import NetworkClassifier, is_network
 from lowchurn.scoring import Score, get_score
 from lowchurn.strategies import ColdStart, trainings
 
@@ -173,7 +191,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             The base's probabilities of these rows (or its labels) instead of ``base``: in the order of X, or keyed by
             id (a mapping, or a data frame indexed by id) together with ``ids``.
         base_classes : list, optional
-            The classes of the columns of ``base_proba``; sorted labels of ``y``, or a data frame's columns by default.
+            The classes of the columns of ``base_proba``, or of a base that does not name them (a function, a file
+            without labels); sorted labels of ``y``, or a data frame's columns by default.
         ids : array of shape (n,), optional
             Keys of the rows in ``base_proba``.
         new : array, optional
@@ -183,10 +202,12 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             The rows to hold out, as a mask or as positions, instead of a random share.
         """
         budget = self._check_parameters()
+        given = base_proba is not None
+        asked = self.base is not None and (not given or self.estimator is None)
+        base = find_base(self.base, classes=base_classes) if asked else None
+        self._estimator = estimator = find_estimator(self.estimator, base, given or base is not None, self._seed())
         X, y = self._check_rows(X, y)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        base = None if self.base is None or base_proba is not None else find_base(self.base)
-        self._estimator = estimator = self._find_estimator(base)
         self.classes_, index = np.unique(y, return_inverse=True)
         if weight is not None and not weight.all():  # a row without weight is no row
             used = np.flatnonzero(weight)
@@ -203,10 +224,10 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 )
             return self._fit_plain(estimator, X, index, weight)
         known: Base | GivenBase
-        if base is not None:
-            known = Base(base, self.classes_)
-        else:
+        if given:
             known = GivenBase(base_proba, base_classes, ids, len(index), self.classes_)
+        else:
+            known = Base(base, self.classes_, base_classes)
         rows = split_for_budget(
             X,
             index,
@@ -220,9 +241,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             seed=self._seed() or 0,
         )
         ruler = self._ruler(known, X, index, rows.choose)
+        refuse_other_classes(known, ruler, self.classes_)
         warn_of_few_rows(ruler.terms, self.max_churn)
-        later = self.strategies is None or (isinstance(self.strategies, str) and self.strategies in SPECIAL)
-        fixed, families = resolve([] if later else self.strategies, self.search)
+        named = self.strategies is None or isinstance(self.strategies, str)
+        default, special = named and self.strategies in DEFAULT, named and self.strategies in SPECIAL
+        fixed, families = resolve([] if default or special else self.strategies, self.search)
         with progress(self.verbose) as bar:
             trials = Trials(
                 estimator=estimator,
@@ -239,18 +262,22 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 done=bar.advance,
                 servable=known.servable,
             )
-            if self.strategies is None:
+            if default:
                 fixed, families = resolve(default_strategies(trials), self.search)
-            elif later:
+            elif special:
                 fixed, families = special_strategies(self.strategies, trials)
             bar.expect({(ColdStart(), 0)} | {one for s in fixed for one in trainings(s)}, MOST * len(families))
             trials.run([ColdStart()])  # first in every frontier: what the others are compared with
             trials.run(s for s in fixed if s != ColdStart())
             certified = 0 if rows.certify is None else int(rows.certify.weights.sum())
             for family in families:
-                search_lambda(family, trials, ruler, budget, self.confidence, certified)
+                found = search_lambda(family, trials, ruler, budget, self.confidence, certified)
+                other = instead_of(family) if default or special else None
+                if not found and other is not None:
+                    search_lambda(other, trials, ruler, budget, self.confidence, certified)
         self.frontier_ = trials.frontier
         warn_of_seen_rows(trials, new is not None or held_out is not None)
+        warn_of_poor_base(known, trials)
         self._choose(trials, known, X, index, rows)
         return self
 
@@ -276,20 +303,23 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             classes=self.classes_,
             trainings=trials.trainings,
             rows={name: 0 if part is None else round(effective_rows(part.weights)) for name, part in parts.items()},
+            notes=tuple(filter(None, [decides_otherwise(ruler), *trials.notes])),
         )
         self._desk = desk if any(row.dial >= 0 for row in trials.frontier) else None
         picked, rule, self.certificate_ = desk.pick(self.max_churn, self.confidence)
         if self.certificate_ is not None and not self.certificate_.certified:
             warnings.warn(f"{WHO}: {self.certificate_}", stacklevel=3)
+        words = ""
         if picked is None:
             assert self.max_churn is not None
             picked, words = fall_back(offers, trials, ruler, self.max_churn, known.servable)
-            self.frontier_.append(picked.candidate)
+            if all(picked.candidate is not row for row in self.frontier_):
+                self.frontier_.append(picked.candidate)
             warnings.warn(f"{WHO}: {words}", stacklevel=3)
-        self._serve(desk, picked, rule)
+        self._serve(desk, picked, rule, words)
 
-    def _serve(self, desk: Desk, picked: Offer, rule: str) -> None:
-        self.selection_ = desk.selection(picked, rule, self.max_churn)
+    def _serve(self, desk: Desk, picked: Offer, rule: str, why: str = "") -> None:
+        self.selection_ = desk.selection(picked, rule, self.max_churn, why)
         self._served = desk.served(picked)
         self._expose()
 
@@ -369,7 +399,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         counts = {"train": int(everything.weights.sum()), "choose": 0, "certify": 0}
         self.frontier_, self.certificate_, self._desk = trials.frontier, None, None
         self.selection_ = Selection({"cold": 1.0}, "plain retrain, there is no base", True, **nothing, trainings=1,
-                                    rows=counts)  # fmt: skip
+                                    rows=counts, notes=trials.notes)  # fmt: skip
         self._served = Served({0: 1.0}, None, trials.models, self.classes_)
         self._expose()
         return self
@@ -420,8 +450,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         check_choice(WHO, "search", self.search, ("auto", "grid"))
         self._chosen_score = get_score(self.proper_score)
         if self.max_churn is not None:
-            high = 1.0 if self.churn == "hard" else math.inf
-            check_number(WHO, "max_churn", self.max_churn, 0, high, open_low=True, open_high=True)
+            check_budget(self.max_churn, self.churn == "hard")
         if self.confidence is not None:
             check_number(WHO, "confidence", self.confidence, 0, 1, open_low=True, open_high=True)
             if self.max_churn is None:
@@ -444,46 +473,31 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             if len(X) == 0:
                 raise ValueError(f"{WHO}: X must have at least one row, got an empty table.")
         else:
-            X = validate_data(self, X, dtype=None, accept_sparse="csr", ensure_all_finite=not self._takes_nan)
-        y = column_or_1d(y, warn=True)
-        if y.dtype.kind == "f":
-            assert_all_finite(y, input_name="y", estimator_name=WHO)
-        elif y.dtype.kind == "O" and any(label is None or label != label for label in y):
-            raise ValueError(f"{WHO}: y must not have missing labels. Input y contains NaN.")
+            X = validate_data(self, X, dtype=None, accept_sparse="csr", ensure_all_finite=self._must_be_finite)
+        y = target_labels(y)
         check_consistent_length(X, y)
-        check_classification_targets(y)
+        if not unusual(y):
+            check_classification_targets(y)
         return X, y
 
     def _check_new_rows(self, X: Any) -> Any:
-        check_is_fitted(self)
-        if hasattr(X, "columns"):
-            validate_data(self, X, reset=False, skip_check_array=True)
+        """Rows to predict. The model that answers checks their values, so plain ones are looked at for shape alone."""
+        columns, names = getattr(X, "columns", None), getattr(self, "feature_names_in_", None)
+        if columns is not None:
+            if names is None or list(columns) != names.tolist():
+                validate_data(self, X, reset=False, skip_check_array=True)
+            return X
+        plain = type(X) is np.ndarray and X.dtype.kind in "fiub" and names is None
+        if plain and X.ndim == 2 and len(X) > 0 and X.shape[1] == self.n_features_in_:
             return X
         return validate_data(
-            self, X, reset=False, dtype=None, accept_sparse="csr", ensure_all_finite=not self._takes_nan
+            self, X, reset=False, dtype=None, accept_sparse="csr", ensure_all_finite=self._must_be_finite
         )  # fmt: skip
 
     @property
-    def _takes_nan(self) -> bool:
-        """Whether missing values may go on to the estimator, whose first step may well fill them in."""
-        first = self.estimator[0] if isinstance(self.estimator, Pipeline) else self.estimator
-        return takes_nan(first if first is not None else self._find_estimator(self.base))
-
-    def _find_estimator(self, base: Any) -> Any:
-        if is_network(self.estimator):
-            return NetworkClassifier(self.estimator, random_state=self._seed())
-        if self.estimator is not None:
-            if not hasattr(self.estimator, "fit"):
-                raise ValueError(
-                    f"{WHO}: estimator must be a classifier with fit, got {type(self.estimator).__name__}. "
-                    "Give an unfitted classifier or a Pipeline that ends in one."
-                )
-            return self.estimator
-        while type(base).__name__ in ("FrozenEstimator", "LowChurnClassifier") and base.estimator is not None:
-            base = base.estimator
-        if isinstance(base, BaseEstimator) and hasattr(base, "fit") and not isinstance(base, LowChurnClassifier):
-            return clone(base)
-        return LogisticRegression(max_iter=1000)
+    def _must_be_finite(self) -> bool:
+        """Whether missing values are refused here; not where the estimator, or its first step, may take them."""
+        return not may_take_nan(self._estimator)
 
     def _seed(self) -> int | None:
         if self.random_state is None or isinstance(self.random_state, int | np.integer):
@@ -500,12 +514,15 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def __sklearn_clone__(self) -> LowChurnClassifier:
         # The base is fitted and stays so: it is what is compared with, not something to train.
         parameters = self.get_params(deep=False)
-        return type(self)(**{k: v if k == "base" else clone(v, safe=False) for k, v in parameters.items()})
+        copies = {k: clone(v, safe=False) for k, v in parameters.items() if k not in ("base", "estimator")}
+        estimator = unfitted(self.estimator) if hasattr(self.estimator, "fit") else clone(self.estimator, safe=False)
+        return type(self)(estimator, base=self.base, **copies)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        trained = self.estimator if self.estimator is not None else getattr(self, "_estimator", None)
         try:
-            inner = get_tags(LogisticRegression() if self.estimator is None else self.estimator)
+            inner = get_tags(LogisticRegression() if trained is None else trained)
         except Exception:  # an estimator without tags
             return tags
         tags.input_tags = inner.input_tags

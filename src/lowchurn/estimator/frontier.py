@@ -42,6 +42,8 @@ class Candidate:
         Share of rows wrong in the base and right here.
     dial : float
         Where it stands between the new model (0) and the base (1); NaN for candidates that are not on a dial.
+    rows : float
+        Held-out rows that it was measured on; with unequal weights Kish's effective number of them.
 
     Examples
     --------
@@ -65,6 +67,7 @@ class Candidate:
     dial: float = NAN
     broken_interval: tuple[float, float] = NO_INTERVAL
     fixed_interval: tuple[float, float] = NO_INTERVAL
+    rows: float = NAN
 
     @property
     def name(self) -> str:
@@ -165,6 +168,8 @@ class Selection:
         Models trained in all, the plain retrain among them.
     rows : dict
         How many rows were used to train, choose and certify.
+    notes : tuple of str
+        What else to know: that the base is served unchanged and why, what failed, how many rounds were trained.
 
     Examples
     --------
@@ -184,6 +189,10 @@ class Selection:
     broken: float
     trainings: int
     rows: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", tuple(self.notes))  # a list where it was read from a file
 
     def __str__(self) -> str:
         parts = [name if weight == 1 else f"{weight:.3g} {name}" for name, weight in self.served.items()]
@@ -194,7 +203,7 @@ class Selection:
                 f"on {self.rows['choose']} held-out rows;"
             )
         many = "training" if self.trainings == 1 else "trainings"
-        return f"{' + '.join(parts)}: {self.rule}.{measured} {self.trainings} {many}."
+        return " ".join([f"{' + '.join(parts)}: {self.rule}.{measured} {self.trainings} {many}.", *self.notes])
 
 
 def share_interval(share: float, weights: np.ndarray, level: float = 0.95) -> tuple[float, float]:

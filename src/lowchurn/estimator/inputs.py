@@ -11,8 +11,78 @@ from typing import Any
 import numpy as np
 from sklearn.utils import _safe_indexing
 
-from lowchurn.estimator.base import WHO, Base, GivenBase
-from lowchurn.estimator.candidates import Terms, Trials
+from lowchurn.checks import check_number
+from lowchurn.estimator.base import Base, GivenBase
+from lowchurn.estimator.candidates import Ruler, Terms, Trials, clearly_worse
+from lowchurn.estimator.labels import GONE, WHO
+
+
+def check_budget(max_churn: float, hard: bool) -> None:
+    """A share of decisions above 0, or a divergence; a percentage is recognised."""
+    try:
+        check_number(WHO, "max_churn", max_churn, 0, 1.0 if hard else math.inf, open_low=True, open_high=True)
+    except ValueError as error:
+        hint = ""
+        if hard and isinstance(max_churn, int | float) and not isinstance(max_churn, bool):
+            if 1 <= max_churn <= 100:
+                hint = f" It is a share of the decisions: did you mean {max_churn / 100:g}?"
+            elif max_churn == 0:
+                hint = " No change at all is the base itself: keep serving it."
+        raise ValueError(f"{error}{hint}") from None
+
+
+def refuse_other_classes(known: Base | GivenBase, ruler: Ruler, classes: np.ndarray) -> None:
+    """A base whose answers are about other classes cannot be compared with."""
+    gone = ruler.base_decisions == GONE
+    if gone.all() and (ruler.base_proba == ruler.base_proba[:, :1]).all():  # nor any probability for one of these
+        raise ValueError(
+            f"{WHO}: the base knows none of the classes {classes.tolist()[:5]}: it decides for others on every "
+            "held-out row. Labels must be of the same kind on both sides."
+        )
+    if not isinstance(known, Base) or known.names is not None or hasattr(known.model, "classes_"):
+        return
+    if gone.any() and hasattr(known.model, "predict_proba"):
+        raise ValueError(
+            f"{WHO}: the base decides for classes that y does not have, and its columns of probabilities have no "
+            "names. Name them: fit(..., base_classes=)."
+        )
+
+
+def warn_of_poor_base(known: Base | GivenBase, trials: Trials) -> None:
+    """A base far worse than a retrain most likely does not get the rows that it gets in production."""
+    ruler, plain = trials.ruler, trials.probas[0]
+    assert ruler is not None
+    if plain is None:
+        return
+    # A class that came or went since is no fault of the base.
+    both = (ruler.base_decisions != GONE) & known.known_classes[ruler.y]
+    weights = ruler.weights[both]
+    base_right, plain_right = (ruler.base_decisions == ruler.y)[both], (ruler.errors(plain) == 0)[both]
+    if not both.any() or not clearly_worse(base_right, plain_right, weights):
+        return
+    base, retrain = (float(np.average(right, weights=weights)) for right in (base_right, plain_right))
+    warnings.warn(
+        f"{WHO}: the base is right in {base:.1%} of the held-out rows, a plain retrain in {retrain:.1%}. Does the base "
+        "get what it gets in production? Likely causes: other columns or another order of them, rows that are already "
+        "scaled or encoded (inside a Pipeline the base gets the transformed rows: put the steps into the base), class "
+        "names in another order. Where the world has changed so much, churn is what you want.",
+        stacklevel=3,
+    )
+
+
+def decides_otherwise(ruler: Ruler) -> str:
+    """In words, that the base does not decide for its largest probability, as candidates do; empty where it does."""
+    known = ruler.base_decisions != GONE
+    other = known & (ruler.base_decisions != ruler.base_proba.argmax(axis=1))
+    tied = np.sort(ruler.base_proba, axis=1)[:, -2:]
+    other &= tied[:, 1] - tied[:, 0] > 1e-6  # equal ones may fall either way
+    share = float(np.average(other, weights=ruler.weights))
+    if share == 0:
+        return ""
+    return (
+        f"The base does not decide for its largest probability in {share:.1%} of the held-out rows (a threshold of its "
+        "own?); candidates do."
+    )
 
 
 def warn_of_seen_rows(trials: Trials, said: bool) -> None:
@@ -28,7 +98,7 @@ def warn_of_seen_rows(trials: Trials, said: bool) -> None:
         warnings.warn(
             f"{WHO}: the base is clearly more accurate on the held-out rows than a plain retrain. It was probably "
             "trained on some of them, and then churn and accuracy there say little about new rows. "
-            "Say which rows are new: fit(..., new=mask).",
+            "Say which rows are new with new=.",
             stacklevel=3,
         )
 
@@ -98,9 +168,10 @@ def progress(verbose: int) -> Iterator[Bar]:
     if not verbose:
         yield Bar()
         return
+    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress() as shown:
+    with Progress(console=Console(stderr=True)) as shown:  # the standard output is for results
         bar = Bar(shown)
         yield bar
         shown.update(bar.task, completed=bar.total)

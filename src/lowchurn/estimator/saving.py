@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
 from lowchurn.estimator.base import Base, Behind, inner_model
 from lowchurn.estimator.candidates import BASE, Dialled, Terms, Trained, dialled, take_apart
 from lowchurn.estimator.choose import Desk, Offer, Served
 from lowchurn.estimator.frontier import Candidate, Frontier, Selection
+from lowchurn.estimator.own_kind import unfitted
 from lowchurn.learners import ALL, learner_for
 from lowchurn.learners.rows import RowsLearner, load_skops
 from lowchurn.learners.torch import NetworkClassifier, network_name
@@ -251,7 +252,7 @@ class Mixture:
 
 def _unfitted(estimator: Any) -> Any:
     """A clone of an estimator without code in it: a network is named, not written."""
-    estimator = clone(estimator)
+    estimator = unfitted(estimator)
     final = estimator[-1] if isinstance(estimator, Pipeline) else estimator
     if isinstance(final, NetworkClassifier):
         final.set_params(network=network_name(final.network))

@@ -20,6 +20,7 @@ MOST = 3  # trainings of a family, besides the plain retrain
 MEMBERS = 8  # of a soup
 POSITIONS = tuple(round(0.02 * k, 2) for k in range(51))  # of a dial, from the new model to the base
 SPECIAL = ("dial", "auto")
+DEFAULT = (None, "distill")  # the same: distillation in the way that suits the learner
 
 
 def default_strategies(trials: Trials) -> list[Family]:
@@ -76,8 +77,11 @@ def search_lambda(
     budget: float | None,
     confidence: float | None = None,
     certified_rows: int = 0,
-) -> None:
-    """Train a family of distillation at a few lambdas until the budget is met (see :class:`LambdaSearch`)."""
+) -> bool:
+    """Train a family of distillation at a few lambdas until the budget is met (see :class:`LambdaSearch`).
+
+    Returns False where every training failed, so that another family may take its place.
+    """
     plain = trials.probas[0]
     assert plain is not None
     base = ruler.base_proba
@@ -89,7 +93,7 @@ def search_lambda(
     else:
         aim = aim_below(budget, ruler.terms, confidence, certified_rows)
         if ruler.churn(plain) <= aim:
-            return  # the plain retrain keeps the budget by itself
+            return True  # the plain retrain keeps the budget by itself
         first = predicted_lambda(plain, base, keeps=lambda proba: ruler.churn(proba) <= aim)
         search = LambdaSearch(first, aim=aim, at_one=ruler.churn(plain), most=MOST)
     while (lam := search.ask()) is not None:
@@ -97,11 +101,20 @@ def search_lambda(
         proba = trials.probas[-1]
         value = math.nan if proba is None else ruler.cost(proba) if budget is None else ruler.churn(proba)
         search.tell(lam, value)
+    if search.told and all(math.isnan(value) for _, value in search.told):
+        return False
     if confidence is not None and search.told:
         # The certificate is tested from the least churn upward: a safe first step is worth a training.
         safe = round(0.5 * min(lam for lam, _ in search.told), 3)
         if safe > 0:
             trials.run([family(lam=safe)])
+    return True
+
+
+def instead_of(family: Family) -> Family | None:
+    """The family to try where the default one failed altogether: from fresh weights instead of the base's."""
+    warm = isinstance(family, functools.partial) and family.keywords == {"start": "warm"}
+    return functools.partial(Distill, start="cold") if warm else None
 
 
 def aim_below(budget: float, terms: Terms, confidence: float | None = None, certified_rows: int = 0) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 from lowchurn.learners.base import Job, Learner
 from lowchurn.learners.catboost import CatBoostLearner
 from lowchurn.learners.lightgbm import LightGBMLearner
+from lowchurn.learners.native import NATIVE_ENDINGS, native_model
 from lowchurn.learners.rows import RowsLearner, fit_soft
 from lowchurn.learners.torch import NetworkClassifier, TorchLearner
 from lowchurn.learners.xgboost import XGBoostLearner
@@ -17,8 +18,18 @@ from lowchurn.learners.xgboost import XGBoostLearner
 ALL: tuple[type[Learner], ...] = (LightGBMLearner, XGBoostLearner, CatBoostLearner, TorchLearner, RowsLearner)
 
 
-def learner_for(estimator: Any, classes: Any) -> Learner:
-    """The learner that trains an estimator on soft targets.
+def learner_for(estimator: Any, classes: Any, base: Any = None) -> Learner:
+    """Return the learner that trains an estimator on soft targets.
+
+    Parameters
+    ----------
+    estimator : classifier
+        Unfitted.
+    classes : array of shape (m,)
+        The labels, sorted.
+    base : fitted model, optional
+        The model in production (without its preprocessing). Where it is of the same library and stopped early, its
+        number of rounds is taken.
 
     Examples
     --------
@@ -29,15 +40,42 @@ def learner_for(estimator: Any, classes: Any) -> Learner:
     """
     for learner in ALL:
         if learner.handles(estimator):
-            return learner(estimator, classes)
+            return learner(estimator, classes, base)
     raise ValueError(
         f"learner_for: estimator must be a classifier with fit, got {type(estimator).__name__}. "
         f"Known learners: {', '.join(learner.name for learner in ALL)}."
     )
 
 
+def blueprint(base: Any) -> Any:
+    """Return an unfitted estimator of a fitted model's own kind and with its settings.
+
+    Unlike :func:`sklearn.base.clone` it keeps what only the fitted model contains: the categorical features that
+    CatBoost was given in ``fit``.
+
+    Parameters
+    ----------
+    base : fitted classifier
+        Without preprocessing; a model of any of the learners in ``ALL``.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from lowchurn.learners import blueprint
+    >>> blueprint(LogisticRegression(C=3).fit([[0], [1]], [0, 1]))
+    LogisticRegression(C=3)
+    """
+    for learner in ALL:
+        if learner.has_blueprint(base):
+            return learner.blueprint(base)
+    raise ValueError(
+        f"blueprint: base must be a classifier with fit, got {type(base).__name__}. Give estimator=, what to train."
+    )
+
+
 __all__ = [
     "ALL",
+    "NATIVE_ENDINGS",
     "CatBoostLearner",
     "Job",
     "Learner",
@@ -46,6 +84,8 @@ __all__ = [
     "RowsLearner",
     "TorchLearner",
     "XGBoostLearner",
+    "blueprint",
     "fit_soft",
     "learner_for",
+    "native_model",
 ]

@@ -87,14 +87,45 @@ class Learner(abc.ABC):
         Unfitted; it is cloned, never changed.
     classes : array of shape (m,)
         The labels, sorted.
+    base : fitted model, optional
+        The model in production, whose number of boosting rounds is taken where it stopped early.
+
+    Attributes
+    ----------
+    notes : list of str
+        Sentences about decisions made while fitting that the parameters of the estimator do not show, such as the
+        number of rounds where the estimator stops early. Each occurs once.
     """
 
     name: ClassVar[str] = ""
     takes_nan: ClassVar[bool] = False
+    seeds: ClassVar[tuple[str, ...]] = ("random_state",)  # the seed's parameter and its other names in the library
+    takes_any_seed: ClassVar[bool] = False  # whether it can be set although get_params does not list it
 
-    def __init__(self, estimator: Any, classes: Any) -> None:
+    def __init__(self, estimator: Any, classes: Any, base: Any = None) -> None:
         self.estimator = estimator
         self.classes = np.asarray(classes)
+        self.notes: list[str] = []
+
+    def note(self, sentence: str) -> None:
+        """Add a sentence to :attr:`notes`, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    @classmethod
+    def has_blueprint(cls, base: Any) -> bool:
+        """Whether :meth:`blueprint` takes this fitted model."""
+        return cls.handles(base)
+
+    @classmethod
+    def blueprint(cls, base: Any) -> Any:
+        """An unfitted estimator of the kind and with the settings of a fitted one."""
+        return cls.unfitted(base)
+
+    @classmethod
+    def unfitted(cls, estimator: Any) -> Any:
+        """A copy of an estimator without what it learned."""
+        return clone(estimator)
 
     @classmethod
     @abc.abstractmethod
@@ -108,7 +139,10 @@ class Learner(abc.ABC):
     def fit_many(self, X: Any, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
         """Train all jobs; a job that failed gives its exception instead of a model, and the others go on."""
         results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(self, X, job, base) for job in jobs)
-        return list(results)
+        for _, notes in results:  # a worker process has a copy of this learner
+            for sentence in notes:
+                self.note(sentence)
+        return [result for result, _ in results]
 
     def cannot(self, strategy: Strategy, base: Any = None) -> str:
         """Why this learner cannot train a strategy, in words; empty where it can."""
@@ -149,12 +183,14 @@ class Learner(abc.ABC):
 
     def prepared(self, job: Job) -> Any:
         """A clone of the estimator with the job's seed, unless it has a seed of its own."""
-        model = clone(self.estimator)
-        own = model.get_params().get("random_state", False)
-        if own is None and job.seed is not None:
-            model.set_params(random_state=job.seed)
+        model = self.unfitted(self.estimator)
+        given = model.get_params()
+        name = next((seed for seed in self.seeds if given.get(seed) is not None), self.seeds[0])
+        own = given.get(name)
+        if own is None and job.seed is not None and (name in given or self.takes_any_seed):
+            model.set_params(**{name: int(job.seed)})
         elif job.member and isinstance(own, int | np.integer) and not isinstance(own, bool):
-            model.set_params(random_state=member_seed(int(own), job.member))
+            model.set_params(**{name: member_seed(int(own), job.member)})
         return model
 
     @classmethod
@@ -187,11 +223,12 @@ def in_shares(values: Sequence[np.ndarray], shares: Sequence[float]) -> np.ndarr
     return np.asarray(total).astype(values[0].dtype)
 
 
-def _attempt(learner: Learner, X: Any, job: Job, base: Any) -> Any:
+def _attempt(learner: Learner, X: Any, job: Job, base: Any) -> tuple[Any, list[str]]:
+    """A model, or the exception in its place, and the notes of the learner."""
     try:
-        return learner.fit(X, job, base)
+        return learner.fit(X, job, base), learner.notes
     except Exception as error:
-        return error
+        return error, learner.notes
 
 
 def extra_missing(who: str, library: str, extra: str) -> ImportError:

@@ -8,28 +8,70 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 import numpy as np
 
-from lowchurn.learners.base import Job
-from lowchurn.learners.boosting import BoostedModel, BoostingLearner, log_shares, plain_table
+from lowchurn.learners._trees import check_xgboost, reading
+from lowchurn.learners.base import extra_missing
+from lowchurn.learners.boosting import BoostedModel, BoostingLearner, Stage, plain_table
+
+OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")  # probabilities of raw scores, as we make them
+
+
+class Settings(TypedDict, total=False):
+    """How the rows of a stage are read, and the kind of its booster."""
+
+    booster: str
+    missing: float | None
+    enable_categorical: bool
+    feature_types: list[str] | None
 
 
 class XGBoostModel(BoostedModel):
-    """Boosters of XGBoost that add up; ``settings`` keeps ``missing`` and ``enable_categorical``."""
+    """Boosters of XGBoost that add up, each with its :class:`Settings`."""
+
+    settings_kind = Settings
+
+    def __init__(self, stages: Any, classes: Any, start: np.ndarray | None = None, threads: int | None = None) -> None:
+        super().__init__(stages, classes, start, threads)
+        if self.thread_count is not None:
+            for stage in self.stages:
+                stage.booster.set_param({"nthread": self.thread_count})
 
     def raw(self, X: Any) -> np.ndarray:
+        X = plain_table(X)
+        margin = None if self.start is None else np.broadcast_to(self.start, (_rows(X), self.columns))
+        for stage in self.stages:  # each continues the scores of the one before, in single precision
+            margin = self.one_column(self.stage_scores(stage, X, margin))
+        return np.asarray(margin, dtype=float)
+
+    def stage_scores(self, stage: Stage, X: Any, margin: Any = None) -> np.ndarray:
+        if margin is not None:
+            margin = np.ascontiguousarray(margin[:, 0] if self.columns == 1 else margin, dtype=np.float32)
+        return self._ask(stage, X, margin, "margin")
+
+    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X, None, "value")
+
+    def _ask(self, stage: Stage, X: Any, margin: Any, what: str) -> np.ndarray:
+        # Without a copy of the rows where XGBoost can; its dart is wrong there with scores to start from (3.2).
+        kind = stage.settings.get("booster")
+        if (kind == "gbtree" or (kind == "dart" and margin is None)) and not stage.settings.get("feature_types"):
+            missing = stage.settings.get("missing")
+            return np.asarray(
+                stage.booster.inplace_predict(
+                    X,
+                    predict_type=what,
+                    missing=np.nan if missing is None else missing,
+                    base_margin=margin,
+                )
+            )
         import xgboost
 
-        data = xgboost.DMatrix(plain_table(X), **matrix_settings(self.settings))
-        n = data.num_row()
-        margin = None if self.start is None else np.broadcast_to(self.start, (n, self.columns))
-        for booster in self.boosters:
-            if margin is not None:
-                data.set_base_margin(np.ascontiguousarray(margin, dtype=np.float32))
-            margin = np.asarray(booster.predict(data, output_margin=True)).reshape(n, -1)
-        return np.asarray(margin)
+        data = xgboost.DMatrix(X, base_margin=margin, nthread=self.thread_count, **matrix_settings(stage.settings))
+        return np.asarray(stage.booster.predict(data, output_margin=what == "margin"))
 
     @staticmethod
     def booster_bytes(booster: Any) -> bytes:
@@ -37,11 +79,7 @@ class XGBoostModel(BoostedModel):
 
     @staticmethod
     def booster_from(data: bytes) -> Any:
-        import xgboost
-
-        booster = xgboost.Booster()
-        booster.load_model(bytearray(data))
-        return booster
+        return read_booster("load", "a stage of the model", data)
 
 
 class XGBoostLearner(BoostingLearner):
@@ -56,41 +94,80 @@ class XGBoostLearner(BoostingLearner):
 
     name = "xgboost"
     model = XGBoostModel
+    seeds = ("random_state", "seed")
+    rounds_names = ("n_estimators",)
+    rate_names = ("learning_rate", "eta")
+    thread_names = ("n_jobs", "nthread")
 
     @classmethod
     def handles(cls, estimator: Any) -> bool:
         library = sys.modules.get("xgboost")
         return library is not None and isinstance(estimator, library.XGBClassifier)
 
-    def fit(self, X: Any, job: Job, base: Any = None) -> XGBoostModel:
+    @classmethod
+    def blueprint(cls, base: Any) -> Any:
+        made = super().blueprint(base)
+        if made.objective in OBJECTIVES and "num_class" not in made.get_params():
+            made.set_params(objective=OBJECTIVES[0])  # fit writes the one for the number of classes into it
+        return made
+
+    @classmethod
+    def rounds_of(cls, base: Any) -> int | None:
+        best = base.get_booster().attr("best_iteration") if base.__sklearn_is_fitted__() else None
+        return None if best is None or base.booster == "gblinear" else int(best) + 1
+
+    @classmethod
+    def stops_early(cls, estimator: Any) -> bool:
+        return bool(estimator.early_stopping_rounds) or len(_callbacks(estimator)) < len(estimator.callbacks or ())
+
+    @classmethod
+    def with_rounds(cls, estimator: Any, rounds: int) -> Any:
+        callbacks = _callbacks(estimator) or None
+        return estimator.set_params(n_estimators=rounds, early_stopping_rounds=None, callbacks=callbacks)
+
+    @classmethod
+    def settings_of(cls, estimator: Any) -> dict[str, Any]:
+        missing = estimator.missing
+        absent = missing is None or missing != missing
+        types = estimator.feature_types
+        return {
+            "missing": None if absent else float(missing),
+            "enable_categorical": bool(estimator.enable_categorical),
+            "feature_types": None if types is None else list(types),
+            "booster": estimator.booster or "gbtree",
+        }
+
+    def fit_labels(self, estimator: Any, X: Any, y: np.ndarray, weight: Any, held_out: Any = None) -> Any:
+        if held_out is None:
+            return estimator.fit(X, y, sample_weight=weight)
+        for callback in estimator.callbacks or ():
+            if isinstance(callback, _early_stopping()):  # a used one remembers other metrics
+                callback.stopping_history, callback.current_rounds, callback.best_scores = {}, 0, {}
+        rows, labels, weights = held_out
+        stopping = {"eval_set": [(rows, labels)], "sample_weight_eval_set": None if weights is None else [weights]}
+        return estimator.fit(X, y, sample_weight=weight, verbose=False, **stopping)
+
+    def booster_in(self, fitted: Any) -> Any:
+        return fitted.get_booster()
+
+    def fit_soft(
+        self, estimator: Any, X: Any, targets: np.ndarray, weight: Any, scores: Any, *, continued: bool
+    ) -> Any:
         import xgboost
 
-        X = plain_table(X)
-        settings = self._settings()
-        before = self.stages(base) if job.base_share else None
-        if before is None and job.hard:
-            y = job.targets.argmax(axis=1)
-            if len(np.unique(y)) == len(self.classes):
-                fitted = self.prepared(job).fit(X, y, sample_weight=job.sample_weight)
-                return XGBoostModel([fitted.get_booster()], self.classes, **settings)
-        targets, weight = self.aims(job)
-        parameters, rounds = self._parameters(job)
+        parameters = {k: v for k, v in estimator.get_xgb_params().items() if v is not None}
+        for name in ("objective", "eval_metric", "base_score", "num_class", "missing", "scale_pos_weight"):
+            parameters.pop(name, None)
         many = len(self.classes) > 2
-        start = log_shares(targets, weight) if before is None else None
-        if before is not None:
-            margin = before.raw(X)
-        else:
-            assert start is not None
-            margin = np.broadcast_to(start, (len(targets), len(start)))
-        kind = xgboost.QuantileDMatrix if parameters.get("tree_method") in (None, "auto", "hist") else xgboost.DMatrix
-        binning = {"max_bin": parameters["max_bin"]} if "max_bin" in parameters else {}
+        binned = parameters.get("tree_method") in (None, "auto", "hist") and parameters.get("booster") != "gblinear"
+        kind = xgboost.QuantileDMatrix if binned else xgboost.DMatrix
         data = kind(
             X,
             label=None if many else targets[:, 1],
             weight=None if many else weight,
-            base_margin=np.ascontiguousarray(margin if many else margin[:, 0], dtype=np.float32),
-            **matrix_settings(settings),
-            **(binning if kind is xgboost.QuantileDMatrix else {}),
+            base_margin=np.ascontiguousarray(scores if many else scores[:, 0], dtype=np.float32),
+            **matrix_settings(self.settings_of(estimator)),
+            **({"max_bin": parameters["max_bin"]} if binned and "max_bin" in parameters else {}),
         )
         objective = None
         if many:
@@ -99,32 +176,62 @@ class XGBoostLearner(BoostingLearner):
             objective = soft_objective(targets, weight)
         else:
             parameters["objective"] = "binary:logistic"
-        booster = xgboost.train(parameters, data, num_boost_round=rounds, obj=objective)
-        if before is not None:
-            return XGBoostModel([*before.boosters, booster], self.classes, before.start, **settings)
-        return XGBoostModel([booster], self.classes, start, **settings)
+        rounds = int(estimator.get_num_boosting_rounds())
+        return xgboost.train(parameters, data, num_boost_round=rounds, obj=objective)
 
-    def _settings(self) -> dict[str, Any]:
-        given = self.estimator.get_params()
-        missing = given.get("missing")
-        absent = missing is None or missing != missing
-        return {"missing": None if absent else float(missing), "enable_categorical": bool(given["enable_categorical"])}
+    @classmethod
+    def read_native(cls, who: str, path: Path, data: bytes) -> XGBoostModel | None:
+        name = repr(str(path))
+        wrapped = read_booster(who, name, data).attr("scikit_learn") is not None
+        import xgboost
 
-    def _parameters(self, job: Job) -> tuple[dict[str, Any], int]:
-        prepared = self.prepared(job)
-        given = {k: v for k, v in prepared.get_xgb_params().items() if v is not None}
-        for name in ("objective", "eval_metric", "base_score", "num_class", "missing"):
-            given.pop(name, None)
-        return given, int(prepared.get_num_boosting_rounds())
+        fitted = xgboost.XGBClassifier()
+        with reading(who, name):
+            fitted.load_model(bytearray(data))
+            if not wrapped:  # Booster.predict uses all trees, XGBClassifier's those up to the best round
+                fitted.get_booster().set_attr(best_iteration=None)
+            return cls.stages_of(fitted)
 
-    def stages(self, base: Any) -> XGBoostModel | None:
-        if isinstance(base, XGBoostModel):
-            return base
-        if base is None or not self.handles(base) or not base.__sklearn_is_fitted__():
+    @classmethod
+    def stages_of(cls, base: Any) -> XGBoostModel | None:
+        if not base.__sklearn_is_fitted__():
             return None
         if callable(base.objective):
             raise ValueError("it was trained with an objective of its own")
-        return XGBoostModel([base.get_booster()], base.classes_, **self._settings())
+        if base.objective not in OBJECTIVES:
+            raise ValueError(f"its probabilities are not those of its scores (objective {base.objective})")
+        booster, rounds = base.get_booster(), cls.rounds_of(base)
+        # A copy: the number of threads is set on it.
+        booster = booster.copy() if rounds is None else booster[:rounds]
+        return XGBoostModel([Stage(booster, cls.settings_of(base))], base.classes_, threads=base.n_jobs)
+
+
+def read_booster(who: str, name: str, data: bytes) -> Any:
+    """A booster from its JSON or UBJSON file."""
+    try:
+        import xgboost
+    except ImportError:
+        raise extra_missing(who, "xgboost", "boosting") from None
+    with reading(who, name):
+        check_xgboost(data)
+        booster = xgboost.Booster()
+        booster.load_model(bytearray(data))
+        return booster
+
+
+def _callbacks(estimator: Any) -> list[Any]:
+    """The callbacks of an estimator without early stopping."""
+    return [one for one in estimator.callbacks or () if not isinstance(one, _early_stopping())]
+
+
+def _early_stopping() -> Any:
+    import xgboost
+
+    return xgboost.callback.EarlyStopping
+
+
+def _rows(X: Any) -> int:
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
 def matrix_settings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -132,6 +239,7 @@ def matrix_settings(settings: dict[str, Any]) -> dict[str, Any]:
     return {
         "missing": np.nan if missing is None else missing,
         "enable_categorical": settings.get("enable_categorical", False),
+        "feature_types": settings.get("feature_types"),
     }
 
 

@@ -1,4 +1,4 @@
-"""The figures of the page as inline SVG. Colours come from the page's style, so light, dark and print all work."""
+"""The figures of the audit: slices with their intervals, the flip matrix, and how scores moved."""
 
 from __future__ import annotations
 
@@ -8,54 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn.audit import Audit, Shift, Slice
-from lowchurn.audit.gate import interval_text, share_text
+from lowchurn.audit import Audit, Estimate, Shift, Slice
+from lowchurn.audit.formats import interval_text, share_text
+from lowchurn.report.chart import Axis, Chart, count_text, percent_text, root_ticks, ticks
 from lowchurn.report.markup import Markup, tag
 
 MOST_FOREST = 40
 MOST_CLASSES = 12
-CHARACTER = 7.2  # width of a character at 13 px, enough to keep labels apart
 
 
-def svg(width: float, height: float, title: str, description: str, *children: Any) -> Markup:
-    """A figure with a name and a description for those who do not see it."""
-    return tag(
-        "svg",
-        tag("title", title),
-        tag("desc", description),
-        *children,
-        viewBox=f"0 0 {width:g} {height:g}",
-        role="img",
-        width=f"{width:g}",
-        height=f"{height:g}",
-    )
-
-
-def short(value: Any, most: int = 26) -> str:
+def short(value: Any, most: int) -> str:
     shown = str(value)
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers that cover a range."""
-    span = high - low
-    if span <= 0 or not math.isfinite(span):
-        return [low]
-    raw = span / about
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw)
-    first = math.ceil(low / step - 1e-9)
-    return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
+def value_and_interval(estimate: Estimate, signed: bool = False) -> tuple[list[Any], str]:
+    """A number, its unit set small where it is a word, and its interval: 1.97% and 1.53% to 2.53%."""
+    value, _, interval = interval_text(estimate, signed).partition(" (")
+    number, _, unit = value.partition(" ")
+    return [number, [" ", tag("small", unit)] if unit else None], interval.removesuffix(")")
 
 
-def tick_text(value: float, signed: bool = False) -> str:
-    percent = 100 * value
-    shown = f"{percent:.3f}".rstrip("0").rstrip(".")
-    return ("+" if signed and percent > 0 else "") + (shown if shown not in ("-0", "") else "0") + "%"
-
-
-def forest(slices: Sequence[Slice], quantity: str, overall: float, title: str, signed: bool) -> Markup:
-    """Slices with their intervals, one line a slice; the dashed line is the value of all rows."""
+def forest(slices: Sequence[Slice], quantity: str, overall: float, caption: str, signed: bool) -> Markup:
+    """A table of slices with their intervals drawn beside the numbers; the dashed line is the value of all rows."""
     shown = [s for s in slices if getattr(s, quantity).defined]
     if len(shown) > MOST_FOREST:
         kept = sorted(shown, key=lambda s: abs(getattr(s, quantity).value - overall) * math.sqrt(s.rows))[-MOST_FOREST:]
@@ -63,52 +38,49 @@ def forest(slices: Sequence[Slice], quantity: str, overall: float, title: str, s
     if not shown:
         return Markup("")
     estimates = [getattr(s, quantity) for s in shown]
-    low = min([overall, *(e.low for e in estimates), *([0.0] if signed else [])])
-    high = max([overall, *(e.high for e in estimates), *([0.0] if signed else [])])
-    low = 0.0 if not signed else low
+    low = min([overall, *(e.low for e in estimates), 0.0]) if signed else 0.0
+    high = max([overall, *(e.high for e in estimates), 0.0])
     pad = 0.04 * ((high - low) or 0.01)
-    low, high = (low if not signed else low - pad), high + pad
-    labels = [short(s.name, 34) for s in shown]
-    left = 24 + max(len(label) for label in labels) * CHARACTER
-    right, top, line = 190.0, 12.0, 24.0
-    width = left + 420 + right
-    height = top + line * len(shown) + 36
-
-    def x(value: float) -> float:
-        return left + 420 * (min(max(value, low), high) - low) / (high - low)
-
-    bottom = top + line * len(shown)
-    parts: list[Any] = []
-    for tick in ticks(low, high):
-        parts.append(tag("line", x1=f"{x(tick):.1f}", x2=f"{x(tick):.1f}", y1=f"{top}", y2=f"{bottom}", class_="grid"))
-        parts.append(
+    low, high = low - pad if signed else 0.0, high + pad
+    unit = "" if signed else "%"
+    marks = [(tick, percent_text(tick, unit, signed)) for tick in ticks(low, high, 4)]
+    axis = Axis(low, high, marks)
+    largest = max(s.rows for s in shown)
+    rows = []
+    for s, e in zip(shown, estimates, strict=True):
+        real = (s.q_value if signed else s.flips_q) <= 0.05
+        mood = "neutral" if not real else "good" if signed and e.value > 0 else "bad"
+        left, right, size = axis.at(e.low), axis.at(e.high), 0.42 + 0.42 * math.sqrt(s.rows / largest)
+        drawn = [
+            tag("span", class_=f"whisker {mood}", style=f"left:{left:g}%;width:{right - left:.4g}%"),
+            tag("span", class_=f"dot {mood}", style=f"left:{axis.at(e.value):g}%;--size:{size:.2f}rem"),
+        ]
+        rows.append(
             tag(
-                "text",
-                tick_text(tick, signed),
-                x=f"{x(tick):.1f}",
-                y=f"{bottom + 18}",
-                class_="tick",
-                text_anchor="middle",
+                "tr",
+                tag("th", short(s.name, 80), scope="row"),
+                tag("td", tag("div", drawn, class_="rail"), class_="strip", aria_hidden="true"),
+                tag("td", interval_text(e, signed), class_="value"),
             )
         )
-    if signed:
-        parts.append(tag("line", x1=f"{x(0):.1f}", x2=f"{x(0):.1f}", y1=f"{top}", y2=f"{bottom}", class_="axis"))
-    parts.append(
-        tag("line", x1=f"{x(overall):.1f}", x2=f"{x(overall):.1f}", y1=f"{top}", y2=f"{bottom}", class_="overall")
+    return tag(
+        "table",
+        tag("caption", caption),
+        tag("tbody", rows),
+        tag(
+            "tfoot",
+            tag("tr", tag("td"), tag("td", tag("div", axis.labels(), class_="rail"), class_="strip"), tag("td")),
+        ),
+        class_="forest",
+        style=_lines(axis, overall, signed),
     )
-    for i, (s, e) in enumerate(zip(shown, estimates, strict=True)):
-        y = top + line * (i + 0.5)
-        real = (s.q_value if signed else s.flips_q) <= 0.05
-        mood = "neutral" if not real else ("bad" if (signed and e.value < 0) or not signed else "good")
-        size = 3.2 + 3.3 * math.sqrt(s.rows / max(t.rows for t in shown))
-        parts += [
-            tag("text", labels[i], x=f"{left - 12:.1f}", y=f"{y + 4.5:.1f}", text_anchor="end", class_="name"),
-            tag("line", x1=f"{x(e.low):.1f}", x2=f"{x(e.high):.1f}", y1=f"{y}", y2=f"{y}", class_=f"whisker {mood}"),
-            tag("circle", cx=f"{x(e.value):.1f}", cy=f"{y}", r=f"{size:.1f}", class_=f"dot {mood}"),
-            tag("text", interval_text(e, signed), x=f"{left + 432:.1f}", y=f"{y + 4.5:.1f}", class_="value"),
-        ]
-    words = "; ".join(f"{s.name} {interval_text(e, signed)}" for s, e in zip(shown[:15], estimates, strict=False))
-    return svg(width, height, title, f"All rows: {share_text(overall, signed)}. {words}", *parts)
+
+
+def _lines(axis: Axis, overall: float, signed: bool) -> str:
+    """The vertical lines behind all rows of a forest, as places for the style: they are drawn once, not in each row."""
+    grid = ",".join(f"linear-gradient(var(--line) 0 0) {axis.at(v):g}% 0/1px 100% no-repeat" for v, _ in axis.ticks)
+    zero = f"--zero:{axis.at(0):g}%;" if signed else ""
+    return f"{zero}--all:{axis.at(overall):g}%;--grid:{grid}"
 
 
 def flip_matrix(audit: Audit) -> tuple[Markup, int]:
@@ -119,10 +91,10 @@ def flip_matrix(audit: Audit) -> tuple[Markup, int]:
     sums = matrix.sum(axis=1)
     largest = max((matrix[i, j] / sums[i] for i in kept for j in kept if i != j and sums[i]), default=0.0)
     head = [tag("th", "old decision ↓ / new →", scope="col", class_="corner")]
-    head += [tag("th", short(classes[j]), scope="col") for j in kept]
+    head += [tag("th", short(classes[j], 60), scope="col") for j in kept]
     rows = []
     for i in kept:
-        cells = [tag("th", short(classes[i]), scope="row")]
+        cells = [tag("th", short(classes[i], 60), scope="row")]
         for j in kept:
             n, share = int(matrix[i, j]), matrix[i, j] / sums[i] if sums[i] else 0.0
             if i == j:
@@ -143,53 +115,60 @@ def flip_matrix(audit: Audit) -> tuple[Markup, int]:
     return table, len(classes) - len(kept)
 
 
+def _score_axis(shift: Shift) -> Axis:
+    return Axis(0.0, 1.0, [(v, f"{v:g}") for v in (0, 0.25, 0.5, 0.75, 1)], f"{shift.quantity} →")
+
+
+def _step(shift: Shift, i: int) -> tuple[float, float]:
+    return float(shift.edges[i]), float(shift.edges[i + 1])
+
+
+def _bar(chart: Chart, left: float, right: float, start: float, end: float, class_: str) -> Markup:
+    x, top = chart.x(left) + 0.2, chart.y(max(start, end))
+    wide, tall = chart.x(right) - 0.2 - x, chart.y(min(start, end)) - top
+    return tag("rect", x=f"{x:g}", y=f"{top:g}", width=f"{wide:.4g}", height=f"{tall:.4g}", class_=class_)
+
+
 def shift_figure(shift: Shift) -> Markup:
-    """Two histograms of the probability, before and after."""
+    """Rows by probability, before and after, on a root scale: most rows often lie in one bin."""
     old, new = shift.joint.sum(axis=1), shift.joint.sum(axis=0)
-    bins = len(old)
-    left, top, wide, tall = 62.0, 12.0, 640.0, 210.0
-    most = max(int(old.max()), int(new.max()), 1)
-    step = wide / bins
-
-    def y(n: float) -> float:
-        return top + tall * (1 - n / most)
-
-    parts: list[Any] = []
-    for tick in ticks(0, most, 4):
-        parts += [
-            tag("line", x1=f"{left}", x2=f"{left + wide}", y1=f"{y(tick):.1f}", y2=f"{y(tick):.1f}", class_="grid"),
-            tag("text", f"{tick:,.0f}", x=f"{left - 8}", y=f"{y(tick) + 4:.1f}", text_anchor="end", class_="tick"),
-        ]
-    for i in range(bins):
-        x = left + i * step
-        parts.append(
-            tag(
-                "rect",
-                x=f"{x + 1:.1f}",
-                y=f"{y(old[i]):.1f}",
-                width=f"{step - 2:.1f}",
-                height=f"{max(top + tall - y(old[i]), 0):.1f}",
-                class_="bar-old",
-            )
-        )
-    outline = []
-    for i in range(bins):
-        outline += [f"{left + i * step:.1f},{y(new[i]):.1f}", f"{left + (i + 1) * step:.1f},{y(new[i]):.1f}"]
-    parts.append(tag("polyline", points=" ".join(outline), class_="line-new"))
-    for tick in (0, 0.25, 0.5, 0.75, 1):
-        parts.append(
-            tag(
-                "text",
-                f"{tick:g}",
-                x=f"{left + wide * tick:.1f}",
-                y=f"{top + tall + 20}",
-                text_anchor="middle",
-                class_="tick",
-            )
-        )
-    parts.append(
-        tag("text", shift.quantity, x=f"{left + wide / 2}", y=f"{top + tall + 40}", text_anchor="middle", class_="name")
+    most = float(max(old.max(), new.max(), 1))
+    up = Axis(
+        0.0, most, [(v, count_text(v)) for v in root_ticks(most)], "↑ rows in a bin (square-root scale)", root=True
     )
-    moved = int(shift.joint.sum() - np.trace(shift.joint))
-    words = f"Histogram of the {shift.quantity} over {int(old.sum()):,} rows in {bins} bins; {moved:,} rows move."
-    return svg(left + wide + 16, top + tall + 52, "Score shift", words, *parts)
+    chart = Chart(_score_axis(shift), up)
+    bars = [_bar(chart, *_step(shift, i), 0.0, float(n), "bar-old") for i, n in enumerate(old)]
+    outline = [(edge, float(n)) for i, n in enumerate(new) for edge in _step(shift, i)]
+    described = f"Histogram of the {shift.quantity} over {int(old.sum()):,} rows in {len(old)} bins, before and after."
+    line = tag("polyline", points=chart.points(outline), class_="line-new")
+    return chart.draw("Scores before and after", described, [*bars, line])
+
+
+def moves_figure(shift: Shift) -> Markup:
+    """Of the rows whose score lay in a bin: how many moved to a higher bin (up) and to a lower one (down)."""
+    rose, fell = (part.sum(axis=1) for part in (np.triu(shift.joint, 1), np.tril(shift.joint, -1)))
+    high, low = float(max(rose.max(), 1)), float(max(fell.max(), 1))
+    most = max(high, low)
+    marks = [v for v in root_ticks(most, 0.3) if v]
+    up = Axis(
+        -low,
+        high,
+        [(s * v, count_text(v)) for s, end in ((1, high), (-1, low)) for v in marks if v <= end] + [(0.0, "0")],
+        "↑ rows that moved to a higher bin, ↓ to a lower one (square-root scale)",
+        root=True,
+    )
+    chart = Chart(_score_axis(shift), up)
+    bars = []
+    for i in range(len(rose)):
+        bars += [
+            _bar(chart, *_step(shift, i), 0.0, sign * float(n), class_)
+            for sign, n, class_ in ((1, rose[i], "bar-rose"), (-1, fell[i], "bar-fell"))
+            if n
+        ]
+    zero = tag("line", x1="0", x2="100", y1=f"{chart.y(0):g}", y2=f"{chart.y(0):g}", class_="axis")
+    described = f"By bin of the old {shift.quantity}: " + "; ".join(
+        f"{a:.2g} to {b:.2g}: {int(rose[i]):,} up, {int(fell[i]):,} down"
+        for i, (a, b) in ((i, _step(shift, i)) for i in range(len(rose)))
+        if rose[i] or fell[i]
+    )
+    return chart.draw("Rows whose score moved to another bin", described + ".", [*bars, zero])

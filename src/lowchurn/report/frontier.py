@@ -1,6 +1,6 @@
 """The frontier on the page: every setting that was tried, and a slider for those on a dial.
 
-The slider only points at rows of the table, so the numbers are there without it, on paper and without a script.
+The slider only points at rows of the tables, so the numbers are there without it, on paper and without a script.
 """
 
 from __future__ import annotations
@@ -8,26 +8,73 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lowchurn.report.figures import short, svg, tick_text, ticks
+from lowchurn.audit.stats import Estimate, paired_difference, undefined
+from lowchurn.report.chart import Axis, Chart, percent_text, ticks
+from lowchurn.report.figures import short, value_and_interval
 from lowchurn.report.markup import Markup, data_table, section, tag
-from lowchurn.report.tried import Figure, Point, Tried
+from lowchurn.report.tried import NOTHING, Figure, Point, Tried
 
-LEFT, TOP, WIDE, TALL = 66.0, 30.0, 640.0, 290.0
 COLOURS = 6
-# Heads of the table, and what the slider shows of them.
-SHOWN = ("churn", "accuracy", "broken", "fixed")
-WORDS = {"churn": "changed", "accuracy": "accuracy", "broken": "broken", "fixed": "fixed"}
+# A dial of more positions than this is folded: its ends, every tenth position and what is served stay in sight.
+MOST_POSITIONS = 12
+MOST_ROWS = 1e15  # more were never measured, and the interval is not computed for them
+# Heads of the tables, and what the slider shows of them.
+SHOWN = ("churn", "accuracy", "change", "broken", "fixed")
+WORDS = {
+    "churn": "changed",
+    "accuracy": "accuracy",
+    "change": "against the base",
+    "broken": "broken",
+    "fixed": "fixed",
+}
+
+
+def paired_change(p: Point) -> Estimate:
+    """How much more accurate a setting is than the base on the same rows; undefined where its record lacks the rows.
+
+    The accuracy's own interval says how well these rows stand for others, which is the same for every setting and
+    for the base: it makes all of them look alike. The paired one rests on the broken and fixed rows alone.
+    """
+    fixed, broken = p.fixed.value, p.broken.value
+    shares = p.fixed.known and p.broken.known and min(fixed, broken) >= 0 and fixed + broken <= 1 + 1e-9
+    if not (shares and 0 < p.rows < MOST_ROWS):
+        return undefined(why="the rows are not known")
+    return paired_difference(fixed, broken, round(p.rows), effective=p.rows)
+
+
+def accuracy_ends(p: Point) -> tuple[float, float]:
+    """The base's accuracy plus the paired interval; twice the setting's own where there is none."""
+    change = paired_change(p)
+    if not change.defined:
+        return p.accuracy.value, p.accuracy.value
+    base = p.accuracy.value - change.value
+    return base + change.low, base + change.high
+
+
+def base_accuracy(points: list[Point]) -> float:
+    """The base's accuracy, which all settings have to imply; NaN where they do not or where it is not known."""
+    found = [p.accuracy.value - (p.fixed.value - p.broken.value) for p in points if p.fixed.known and p.broken.known]
+    return found[0] if found and max(found) - min(found) < 1e-6 else math.nan
 
 
 def frontier_section(tried: Tried) -> Markup:
-    """Figure, sliders and table; nothing where no setting was measured."""
+    """Figure, sliders and tables; nothing where no setting was measured."""
     drawn = [p for p in tried.points if p.drawn]
     if not drawn:
         return Markup("")
     curves = tried.curves
-    caption = "Up is more accurate, left is fewer changed decisions."
+    paired = any(paired_change(p).defined for p in drawn)
+    said = ["Up is more accurate, left is fewer changed decisions."]
     if curves:
-        caption += " The line is the dial between the base and the new model, its band the interval of the accuracy."
+        said.append("The line is the dial between the base and the new model.")
+    if paired:
+        said.append(
+            f"{'Bands and whiskers' if curves else 'Whiskers'} are the 95% interval of the change in accuracy against "
+            "the base on the same rows (Tango): where one lies above the base's line, the setting is shown to be "
+            "more accurate."
+        )
+    else:
+        said.append("The change in accuracy against the base has no interval here: the rows behind it are not known.")
     strategies = list(dict.fromkeys(p.strategy for p in drawn))
     on_line = {tried.points[curve[-1]].strategy for curve in curves}
     key = [
@@ -37,136 +84,104 @@ def frontier_section(tried: Tried) -> Markup:
     ]
     if any(p.chosen for p in drawn):
         key.append(tag("li", "served", class_="chosen"))
+    base = base_accuracy(drawn)
+    if not math.isnan(base):
+        key.append(tag("li", f"base {_words(Figure(base))}", class_="base"))
     if not math.isnan(tried.budget):
         key.append(tag("li", f"budget {tried.churn_text(tried.budget)}", class_="budget"))
     return section(
         "frontier",
         "Frontier",
         tag("p", "Every setting that was tried when the candidate was chosen, on the rows held out for that."),
-        tag("figure", _figure(tried, strategies, curves), tag("ul", key, class_="key"), tag("figcaption", caption)),
+        tag("figure", _figure(tried, strategies), tag("ul", key, class_="key"), tag("figcaption", " ".join(said))),
         [_slider(tried, curve, f"dial{k}", len(curves) > 1) for k, curve in enumerate(curves, start=1)],
-        _table(tried, dial=bool(curves)),
+        _tables(tried),
     )
 
 
-class Frame:
-    """Where numbers lie on the figure."""
-
-    def __init__(self, tried: Tried) -> None:
-        drawn = [p for p in tried.points if p.drawn]
-        self.high_x = 1.06 * max(p.churn.ends[1] for p in drawn) or 0.01
-        # A budget far beyond all settings would press them into a corner.
-        self.budget = tried.budget if tried.budget <= 1.5 * self.high_x else math.nan
-        if not math.isnan(self.budget):
-            self.high_x = max(self.high_x, 1.06 * self.budget)
-        low = min(p.accuracy.ends[0] for p in drawn)
-        high = max(p.accuracy.ends[1] for p in drawn)
-        pad = 0.08 * ((high - low) or 0.01)
-        self.low_y, self.high_y = low - pad, high + pad
-
-    def x(self, churn: float) -> str:
-        return f"{LEFT + WIDE * churn / self.high_x:.1f}"
-
-    def y(self, accuracy: float) -> str:
-        return f"{TOP + TALL * (self.high_y - accuracy) / (self.high_y - self.low_y):.1f}"
-
-    def cross(self, p: Point) -> str:
-        """The path of both intervals."""
-        (left, right), (low, high) = p.churn.ends, p.accuracy.ends
-        x, y = self.x(p.churn.value), self.y(p.accuracy.value)
-        return f"M{self.x(left)} {y}H{self.x(right)}M{x} {self.y(low)}V{self.y(high)}"
+def _chart(tried: Tried, base: float) -> tuple[Chart, float]:
+    """The axes, and the budget where it can be drawn."""
+    drawn = [p for p in tried.points if p.drawn]
+    right = 1.06 * max(p.churn.ends[1] for p in drawn) or 0.01
+    # A budget far beyond all settings would press them into a corner.
+    budget = tried.budget if tried.budget <= 1.5 * right else math.nan
+    if not math.isnan(budget):
+        right = max(right, 1.06 * budget)
+    known = [v for p in drawn for v in accuracy_ends(p)] + ([] if math.isnan(base) else [base])
+    low, high = min(known), max(known)
+    pad = 0.08 * ((high - low) or 0.01)
+    low, high = low - pad, high + pad
+    name = "changed decisions →" if tried.hard else "soft churn (mean divergence) →"
+    across = [(v, percent_text(v) if tried.hard else f"{v:.4g}") for v in ticks(0, right)]
+    up = [(v, percent_text(v)) for v in ticks(low, high, 6)]
+    return Chart(Axis(0.0, right, across, name), Axis(low, high, up, "↑ accuracy")), budget
 
 
-def _figure(tried: Tried, strategies: list[str], curves: list[list[int]]) -> Markup:
+def _figure(tried: Tried, strategies: list[str]) -> Markup:
     """Accuracy against churn: dials as lines with a band, everything else as points with whiskers."""
-    frame = Frame(tried)
-    bottom, right = f"{TOP + TALL:g}", f"{LEFT + WIDE:g}"
-    parts: list[Any] = []
-    for tick in ticks(0, frame.high_x):
-        x = frame.x(tick)
-        words = tick_text(tick) if tried.hard else f"{tick:.4g}"
-        parts += [
-            tag("line", x1=x, x2=x, y1=f"{TOP:g}", y2=bottom, class_="grid"),
-            tag("text", words, x=x, y=f"{TOP + TALL + 20:g}", text_anchor="middle", class_="tick"),
-        ]
-    for tick in ticks(frame.low_y, frame.high_y, 7):
-        y = float(frame.y(tick))
-        parts += [
-            tag("line", x1=f"{LEFT:g}", x2=right, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid"),
-            tag("text", tick_text(tick), x=f"{LEFT - 8:g}", y=f"{y + 4:.1f}", text_anchor="end", class_="tick"),
-        ]
-    across = "changed decisions →" if tried.hard else "soft churn (mean divergence) →"
-    parts += [
-        tag("text", "↑ accuracy", x="4", y="16", class_="name"),
-        tag("text", across, x=right, y=f"{TOP + TALL + 46:g}", text_anchor="end", class_="name"),
-    ]
-    if not math.isnan(frame.budget):
-        x = frame.x(frame.budget)
-        parts.append(tag("line", x1=x, x2=x, y1=f"{TOP:g}", y2=bottom, class_="limit"))
+    drawn = [p for p in tried.points if p.drawn]
+    base = base_accuracy(drawn)
+    chart, budget = _chart(tried, base)
+    shapes, dots = [], []
+    if not math.isnan(base):
+        y = f"{chart.y(base):g}"
+        shapes.append(tag("line", x1="0", x2="100", y1=y, y2=y, class_="base"))
+    if not math.isnan(budget):
+        x = f"{chart.x(budget):g}"
+        shapes.append(tag("line", x1=x, x2=x, y1="0", y2="100", class_="limit"))
 
     def colour(p: Point) -> str:
         return f"s{strategies.index(p.strategy) % COLOURS}"
 
-    for curve in curves:
+    def cross(p: Point) -> str:
+        """The path of both intervals."""
+        (left, right), (low, high) = p.churn.ends, accuracy_ends(p)
+        x, y = chart.x(p.churn.value), chart.y(p.accuracy.value)
+        return f"M{chart.x(left):g} {y:g}H{chart.x(right):g}M{x:g} {chart.y(low):g}V{chart.y(high):g}"
+
+    def dot(p: Point, class_: str, **attributes: Any) -> Markup:
+        title = f"{p.name}: accuracy {p.accuracy.texts()[0]}, churn {p.churn.texts(tried.hard)[0]}"
+        class_ += " chosen" if p.chosen else ""
+        return chart.dot(p.churn.value, p.accuracy.value, title, class_=class_, **attributes)
+
+    for curve in tried.curves:
         points = [tried.points[i] for i in curve]
-        upper = [f"{frame.x(p.churn.value)},{frame.y(p.accuracy.ends[1])}" for p in points]
-        lower = [f"{frame.x(p.churn.value)},{frame.y(p.accuracy.ends[0])}" for p in reversed(points)]
-        line = " ".join(f"{frame.x(p.churn.value)},{frame.y(p.accuracy.value)}" for p in points)
-        parts += [
-            tag("polygon", points=" ".join(upper + lower), class_=f"band {colour(points[-1])}"),
-            tag("polyline", points=line, class_=f"curve {colour(points[-1])}"),
-        ]
-    dialled = {i for curve in curves for i in curve}
+        ends = [(p.churn.value, *accuracy_ends(p)) for p in points if paired_change(p).defined]
+        if len(ends) > 1:
+            band = [(x, high) for x, _, high in ends] + [(x, low) for x, low, _ in reversed(ends)]
+            shapes.append(tag("polygon", points=chart.points(band), class_=f"band {colour(points[-1])}"))
+        line = chart.points((p.churn.value, p.accuracy.value) for p in points)
+        shapes.append(tag("polyline", points=line, class_=f"curve {colour(points[-1])}"))
+    dialled = {i for curve in tried.curves for i in curve}
     for i, p in enumerate(tried.points):
         if p.drawn and i not in dialled:
-            parts += [
-                tag("path", d=frame.cross(p), class_=f"error {colour(p)}"),
-                _dot(frame, p, tried, f"point {colour(p)}", 7 if p.chosen else 5),
-            ]
-    for k, curve in enumerate(curves, start=1):
-        for p in (tried.points[i] for i in curve):
-            parts.append(
-                tag(
-                    "g",
-                    tag("path", d=frame.cross(p)),
-                    tag("circle", cx=frame.x(p.churn.value), cy=frame.y(p.accuracy.value), r="10"),
-                    _dot(frame, p, tried, "point", 6 if p.chosen else 3.5),
-                    class_=f"setting {colour(tried.points[curve[-1]])}",
-                    data_dial=f"dial{k}",
-                )
-            )
-    drawn = [p for p in tried.points if p.drawn]
+            shapes.append(tag("path", d=cross(p), class_=f"error {colour(p)}"))
+            dots.append(dot(p, f"point {colour(p)}"))
+    for k, curve in enumerate(tried.curves, start=1):
+        for at, p in enumerate(tried.points[i] for i in curve):
+            place = {"data_dial": f"dial{k}", "data_at": str(at)}
+            shapes.append(tag("path", d=cross(p), class_="setting", **place))
+            dots.append(dot(p, f"setting {colour(tried.points[curve[-1]])}", **place))
     churns, accuracies = [p.churn.value for p in drawn], [p.accuracy.value for p in drawn]
     words = (
         f"{len(drawn)} settings; churn from {tried.churn_text(min(churns))} to {tried.churn_text(max(churns))}, "
         f"accuracy from {_words(Figure(min(accuracies)))} to {_words(Figure(max(accuracies)))}."
     )
-    return svg(LEFT + WIDE + 14, TOP + TALL + 54, "Frontier: accuracy against churn", words, *parts)
-
-
-def _dot(frame: Frame, p: Point, tried: Tried, class_: str, radius: float) -> Markup:
-    label = f"{p.name}: accuracy {_words(p.accuracy)}, churn {_words(p.churn, tried.hard)}"
-    return tag(
-        "circle",
-        tag("title", label),
-        cx=frame.x(p.churn.value),
-        cy=frame.y(p.accuracy.value),
-        r=f"{radius:g}",
-        class_=f"{class_}{' chosen' if p.chosen else ''}",
-    )
+    return chart.draw("Frontier: accuracy against churn", words, shapes, dots)
 
 
 def _slider(tried: Tried, curve: list[int], name: str, several: bool) -> Markup:
     """A range input over the settings of a dial. It is hidden until the script that moves it runs."""
     which = f" of {tried.points[curve[-1]].strategy}" if several else ""
-    heads = _columns(tried, dial=True)
+    heads = _columns(tried)
     cards = [
         tag(
             "li",
             tag("span", WORDS[what], class_="what"),
             tag("span", class_="figure", data_cell=str(heads.index(what))),
         )
-        for what in SHOWN
+        for what in heads
+        if what in SHOWN
     ]
     said: list[Any] = [tag("strong", data_cell="0"), " "]
     if "budget" in heads:
@@ -216,27 +231,53 @@ def _start(tried: Tried, curve: list[int]) -> int:
     return max(within, key=lambda k: points[k].accuracy.value, default=len(points) - 1)
 
 
-def _columns(tried: Tried, dial: bool) -> list[str]:
+def _columns(tried: Tried) -> list[str]:
+    paired = any(paired_change(p).defined for p in tried.points)
+    shown = [what for what in SHOWN if what != "change" or paired]
     known = not math.isnan(tried.budget)
-    return ["setting", *(["dial"] if dial else []), *SHOWN, *(["budget"] if known else []), "served"]
+    return ["setting", *(["dial"] if tried.curves else []), *shown, *(["budget"] if known else []), "served"]
 
 
-def _table(tried: Tried, dial: bool) -> Markup:
-    heads = _columns(tried, dial)
+def _tables(tried: Tried) -> list[Markup]:
+    """All settings; the positions of a long dial but for the ends, every tenth and what is served are folded."""
+    folded = {
+        i
+        for curve in tried.curves
+        if len(curve) > MOST_POSITIONS
+        for at, i in enumerate(curve)
+        if at % 10 and i != curve[-1] and not tried.points[i].chosen
+    }
+    caption = "Settings that were tried, each number with its interval where there is one"
+    seen = [i for i in range(len(tried.points)) if i not in folded]
+    tables = [_table(tried, seen, caption)]
+    if folded:
+        name = f"The other {len(folded)} positions of the dial{'s' if len(tried.curves) > 1 else ''}"
+        tables.append(tag("details", tag("summary", name), _table(tried, sorted(folded), name)))
+    return tables
+
+
+def _table(tried: Tried, some: list[int], caption: str) -> Markup:
+    heads = _columns(tried)
     rows = []
-    for p in tried.points:
+    for p in (tried.points[i] for i in some):
         cells: dict[str, Any] = {
-            "setting": p.name,
+            "setting": [p.name, tag("small", p.reason, class_="muted") if p.reason else ""],
             "dial": "" if math.isnan(p.dial) else f"{p.dial:.4g}",
-            **{what: _cell(getattr(p, what), what != "churn" or tried.hard) for what in SHOWN},
+            **{what: _cell(getattr(p, what), what != "churn" or tried.hard) for what in SHOWN if what != "change"},
             "budget": ("within" if tried.within(p) else "over") if p.churn.known else "",
-            "served": p.reason or ("served" if p.chosen == 1 else f"{p.chosen:.0%} of the mixture" if p.chosen else ""),
+            "served": "served" if p.chosen == 1 else f"{p.chosen:.0%} of the mixture" if p.chosen else "",
         }
+        change = paired_change(p)
+        if change.defined:  # then the accuracy's own interval has nothing to add
+            cells["accuracy"] = p.accuracy.texts()[0]
+            value, interval = value_and_interval(change, signed=True)
+            cells["change"] = [*value, " ", tag("span", f"({interval})", class_="range")]
+        else:
+            cells["change"] = NOTHING
         rows.append([cells[name] for name in heads])
     shown = [WORDS.get(name, "" if name == "served" else name) for name in heads]
     numbers = [i for i, name in enumerate(heads) if name in (*SHOWN, "dial")]
-    caption = "Settings that were tried, each number with its interval where there is one"
-    return data_table(caption, shown, rows, numbers=numbers, class_="scroll tall")
+    return data_table(caption, shown, rows, numbers=numbers, keys=some)
 
 
 def _cell(figure: Figure, share: bool = True) -> list[Any]:

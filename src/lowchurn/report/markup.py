@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-VOID = {"meta", "input", "br", "link"}
+VOID = {"meta", "input", "br", "link", "wbr"}
+PLAIN = {"title", "desc"}  # they hold text alone
+LONGEST_WORD = 20  # characters; a longer one may break where it has to, a shorter one never does
 
 
 class Markup(str):
@@ -31,8 +34,37 @@ def join(children: Iterable[Any]) -> Markup:
     for child in children:
         if child is None:
             continue
-        parts.append(join(child) if isinstance(child, list | tuple) else text(child))
+        parts.append(join(child) if isinstance(child, list | tuple) else words(child))
     return Markup("".join(parts))
+
+
+def words(value: Any) -> Markup:
+    """Text that breaks between its words. Long ones may also break, after a separator where they have one.
+
+    Examples
+    --------
+    >>> from lowchurn.report.markup import words
+    >>> words("in Some-college")
+    'in <span class="whole">Some-college</span>'
+    >>> words("/data/release/candidate.parquet")
+    '<span class="long">/<wbr>data/<wbr>release/<wbr>candidate.<wbr>parquet</span>'
+    """
+    if isinstance(value, Markup):
+        return value
+    return Markup("".join(_word(part) for part in re.split(r"(\s+)", str(value))))
+
+
+def _word(part: str) -> Markup:
+    if len(part) > LONGEST_WORD:
+        pieces = [p for p in re.split(r"(?<=[/\\_=,.:;&?])", part) if p]
+        return tag("span", [[tag("wbr") if i else None, _kept(p)] for i, p in enumerate(pieces)], class_="long")
+    return _kept(part)
+
+
+def _kept(part: str) -> Markup:
+    """A short word in one piece: a browser would break it at its hyphens."""
+    apart = len(part) <= LONGEST_WORD and re.search(r"\w[-/?]\w|--", part)
+    return tag("span", text(part), class_="whole") if apart else text(part)
 
 
 def tag(name: str, *children: Any, **attributes: Any) -> Markup:
@@ -45,7 +77,8 @@ def tag(name: str, *children: Any, **attributes: Any) -> Markup:
         shown.append(f" {key}" if value is True else f' {key}="{text(value)}"')
     if name in VOID:
         return Markup(f"<{name}{''.join(shown)}>")
-    return Markup(f"<{name}{''.join(shown)}>{join(children)}</{name}>")
+    content = "".join(map(text, children)) if name in PLAIN else join(children)
+    return Markup(f"<{name}{''.join(shown)}>{content}</{name}>")
 
 
 def section(name: str, title: str, *children: Any, class_: str | None = None) -> Markup:
@@ -65,15 +98,24 @@ def data_table(
     heads: Sequence[str],
     rows: Iterable[Sequence[Any]],
     numbers: Iterable[int] = (),
-    class_: str = "scroll",
+    class_: str = "",
+    keys: Sequence[Any] | None = None,
 ) -> Markup:
-    """A table whose rows are named by their first cell, in a frame that scrolls where it is too wide."""
+    """A table whose rows are named by their first cell. Where it is too wide it scrolls in a frame of its own, and on
+    a phone each row is a card, whose lines are named by the heads.
+
+    ``keys`` name the rows for the script.
+    """
     right = set(numbers)
     shown = []
-    for row in rows:
+    for number, row in enumerate(rows):
         cells = [tag("th", row[0], scope="row")]
-        cells += [tag("td", cell, class_="number" if i in right else None) for i, cell in enumerate(row[1:], start=1)]
-        shown.append(tag("tr", cells))
+        cells += [
+            tag("td", cell, data_head=heads[i] or None, class_="number" if i in right else None)
+            for i, cell in enumerate(row[1:], start=1)
+        ]
+        shown.append(tag("tr", cells, data_row=None if keys is None else keys[number]))
     head = [tag("th", h, scope="col", class_="number" if i in right else None) for i, h in enumerate(heads)]
     whole = tag("table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", shown))
-    return tag("div", whole, class_=class_, tabindex="0", role="region", aria_label=caption)
+    frame = f"scroll stacked {class_}".strip()
+    return tag("div", whole, class_=frame, tabindex="0", role="region", aria_label=caption)

@@ -6,6 +6,12 @@
     const cell = row.cells[column];
     return cell.dataset.value ?? cell.textContent;
   };
+  // Some browsers forget what a table is where rows are laid out as cards: say it.
+  const roles = { TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TFOOT: "rowgroup", TR: "row", TD: "cell" };
+  for (const part of document.querySelectorAll(".stacked table, .stacked table *, .forest, .forest *")) {
+    const role = part.tagName === "TH" ? (part.scope === "col" ? "columnheader" : "rowheader") : roles[part.tagName];
+    if (role) part.setAttribute("role", role);
+  }
   for (const table of document.querySelectorAll("table.sortable")) {
     const body = table.tBodies[0];
     const heads = [...table.tHead.rows[0].cells];
@@ -43,15 +49,15 @@
       if (said) said.textContent = `${shown} of ${texts.size} rows shown.`;
     });
   }
-  const tried = document.querySelector("#frontier table")?.tBodies[0].rows;
+  const tried = new Map([...document.querySelectorAll("#frontier tr[data-row]")].map((row) => [row.dataset.row, row]));
   for (const input of document.querySelectorAll(".dial input")) {
     const dial = input.closest(".dial");
-    const rows = input.dataset.rows.split(" ").map((row) => tried[row]);
+    const rows = input.dataset.rows.split(" ").map((row) => tried.get(row));
     const marks = document.querySelectorAll(`[data-dial="${input.id}"]`);
     const show = () => {
       const now = Number(input.value);
       rows.forEach((row, k) => row.classList.toggle("now", k === now));
-      marks.forEach((mark, k) => mark.classList.toggle("now", k === now));
+      marks.forEach((mark) => mark.classList.toggle("now", Number(mark.dataset.at) === now));
       for (const slot of dial.querySelectorAll("[data-cell]")) {
         slot.replaceChildren(...[...rows[now].cells[slot.dataset.cell].childNodes].map((node) => node.cloneNode(true)));
       }

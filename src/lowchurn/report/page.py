@@ -5,22 +5,30 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lowchurn.audit import Audit, Review, ReviewPlan, Slice, Verdict, write_text
-from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS, interval_text, share_text
+import numpy as np
+
+from lowchurn._files import write_file
+from lowchurn.audit import Audit, Estimate, Review, ReviewPlan, Verdict
+from lowchurn.audit.formats import interval_text, share_text
+from lowchurn.audit.gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit.summary import HEADLINES, SHARES, SOFT, headline, number_text, p_equals, p_text
 from lowchurn.report import figures
+from lowchurn.report.audited import audited_section, compared, made_section
+from lowchurn.report.flips import flips_section
 from lowchurn.report.frontier import frontier_section
-from lowchurn.report.markup import Markup, data_table, join, section, tag
+from lowchurn.report.markup import Markup, data_table, section, tag
 from lowchurn.report.tried import read_tried
 
 MOST_TABLE_SLICES = 500
 MOST_CHECKS = 200
+NO_BREAK = "\u00a0"
+CARDS = {"churn": "changed decisions", "broken": "broken", "fixed": "fixed", "accuracy_change": "change in accuracy"}
 
 
 def write_html(path: str | Path, audit: Audit, verdict: Verdict | None = None, **extras: Any) -> None:
@@ -37,7 +45,7 @@ def write_html(path: str | Path, audit: Audit, verdict: Verdict | None = None, *
     ...     path.stat().st_size < 2_000_000
     True
     """
-    write_text(path, html_page(audit, verdict, **extras))
+    write_file(path, html_page(audit, verdict, **extras))
 
 
 def html_page(
@@ -57,14 +65,15 @@ def html_page(
     verdict : Verdict, optional
         What the gate said.
     plan : ReviewPlan, optional
-        By default the plan for a margin of half a percentage point.
+        By default the plan for a margin of half a percentage point. It is left out where every row has its label.
     review : Review, optional
         What labelled disagreements said.
     frontier : list, mapping or fitted LowChurnClassifier, optional
         Settings that were tried: the model itself, its ``frontier_`` or that as records, the report of
         ``lowchurn retrain``, or any list of mappings with ``churn`` and ``accuracy`` and, where known, ``strategy``,
-        ``setting``, ``broken``, ``fixed``, ``dial`` (0 for the new model, 1 for the base), ``chosen``, and intervals
-        such as ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a dial get a slider.
+        ``setting``, ``broken``, ``fixed``, ``rows`` (held-out rows, without which the change in accuracy against the
+        base has no interval), ``dial`` (0 for the new model, 1 for the base), ``chosen``, and intervals such as
+        ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a dial get a slider.
     title : str, default "Model audit"
 
     Examples
@@ -86,19 +95,21 @@ def html_page(
         "base-uri 'none'; form-action 'none'"
     )
     sections = [
-        ("verdict", "Verdict", _verdict(audit, verdict)),
+        ("verdict", "Verdict", _verdict(audit, verdict, review)),
+        ("audited", "What was audited", audited_section(audit)),
         ("figures", "Figures", _figures(audit)),
         ("matrix", "Flip matrix", _matrix(audit)),
         ("slices", "Slices", _slices(audit)),
         ("drivers", "Drivers of change", _drivers(audit)),
         ("scores", "Score shift", _scores(audit)),
         ("frontier", "Frontier", frontier_section(tried)),
-        ("flips", "Changed rows", _flips(audit)),
-        ("review", "Review plan", _review(plan, review)),
-        ("made", "How this was made", _made(audit)),
+        ("flips", "Changed rows", flips_section(audit)),
+        ("review", "Review plan", _review(audit, plan, review)),
+        ("made", "How this was made", made_section(audit)),
     ]
-    present = [(name, words, body) for name, words, body in sections if body]
-    links = [tag("li", tag("a", words, href=f"#{name}")) for name, words, _ in present]
+    present = [part for part in sections if part[2]]
+    links = [tag("li", tag("a", heading, href=f"#{name}")) for name, heading, _ in present]
+    named = compared(audit)
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -110,7 +121,13 @@ def html_page(
     body = tag(
         "body",
         tag("a", "Skip to the verdict", class_="skip", href="#verdict"),
-        tag("header", tag("h1", title), tag("nav", tag("ul", links), aria_label="Sections"), class_="top"),
+        tag(
+            "header",
+            tag("h1", title),
+            tag("p", named, class_="compared") if named else None,
+            tag("nav", tag("ul", links), aria_label="Sections"),
+            class_="top",
+        ),
         tag("main", [body for _, _, body in present]),
         tag(
             "footer",
@@ -129,11 +146,11 @@ def _asset(name: str) -> str:
     return files("lowchurn.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _verdict(audit: Audit, verdict: Verdict | None) -> Markup:
+def _verdict(audit: Audit, verdict: Verdict | None, review: Review | None) -> Markup:
     said: list[Any] = []
     if verdict is not None:
         said += [tag("p", verdict.outcome, class_="word"), tag("p", HEADLINES[verdict.outcome], class_="lead")]
-    said.append(tag("p", headline(audit), class_="lead" if verdict is None else None))
+    said.append(tag("p", headline(audit, review), class_="lead" if verdict is None else None))
     if verdict is not None and verdict.checks:
         rows = []
         order = (FAIL, INCONCLUSIVE, PASS)
@@ -151,6 +168,7 @@ def _verdict(audit: Audit, verdict: Verdict | None) -> Markup:
                 "Limits, each judged on the bound of its interval and not on the point",
                 ("where", "limit", "what was found", "verdict"),
                 rows,
+                class_="checks",
             )
         )
     if verdict is not None and len(verdict.checks) > MOST_CHECKS:
@@ -170,50 +188,41 @@ def _verdict(audit: Audit, verdict: Verdict | None) -> Markup:
 def _figures(audit: Audit) -> Markup:
     level = f"{audit.confidence:.0%}"
     cards = []
-    for name, words, signed in (
-        ("churn", "changed decisions", False),
-        ("broken", "broken", False),
-        ("fixed", "fixed", False),
-        ("accuracy_change", "change in accuracy", True),
-    ):
+    for name, what in CARDS.items():
         e = getattr(audit, name)
-        value = share_text(e.value, signed) if e.defined else "n/a"
-        interval = (
-            f"{level}: {share_text(e.low, signed)} to {share_text(e.high, signed)}"
-            if e.defined
-            else "undefined: no labels"
-        )
-        cards.append(
-            tag(
-                "li",
-                tag("span", words, class_="what"),
-                tag("span", value, class_="figure"),
-                tag("span", interval, class_="range"),
-            )
-        )
-    rows: list[Sequence[Any]] = []
-    for name, words, signed in SHARES:
-        e = getattr(audit, name)
-        rows.append((words, tag("span", interval_text(e, signed), class_="range"), f"{e.n:,}", e.method))
-    for name, words in SOFT:
-        if name in audit.soft:
-            e = audit.soft[name]
-            rows.append((words, tag("span", number_text(e), class_="range"), f"{e.n:,}", e.method))
-    test = audit.mcnemar
-    tests = (
-        tag("p", f"{test.method}, two-sided, that as many rows were fixed as broken: p{p_equals(test.p_value)}.")
-        if audit.accuracy_change.defined
-        else None
-    )
-    notes = tag("ul", [tag("li", note) for note in audit.notes]) if audit.notes else None
+        if e.defined:
+            value, interval = figures.value_and_interval(e, signed=name == "accuracy_change")
+            spans = (("what", what), ("figure", value), ("range", f"{level}: {interval}"))
+            cards.append(tag("li", [tag("span", content, class_=class_) for class_, content in spans]))
+    found: list[tuple[str, Estimate, Callable[[Estimate], str]]] = [
+        (what, getattr(audit, name), partial(interval_text, signed=signed)) for name, what, signed in SHARES
+    ]
+    found += [(what, audit.soft[name], number_text) for name, what in SOFT if name in audit.soft]
+    rows = [
+        (what, tag("span", shown(e), class_="range"), f"{e.n:,}", e.method) for what, e, shown in found if e.defined
+    ]
+    missing = [what.partition(" (")[0] for what, e, _ in found if not e.defined]
+    tests = None
+    if audit.accuracy_change.defined:
+        p_value = f"p{p_equals(audit.mcnemar.p_value)}".replace(" ", NO_BREAK)
+        tests = tag("p", f"{audit.mcnemar.method}, two-sided, that as many rows were fixed as broken: {p_value}.")
     counted = f"{audit.rows.paired:,} rows, {audit.rows.labelled:,} of them with a label."
-    table = data_table(
-        f"Every figure with its {level} interval",
-        ("figure", "value and interval", "rows", "method"),
-        rows,
-        numbers=(2,),
+    return section(
+        "figures",
+        "Figures",
+        tag("p", counted),
+        tag("ul", cards, class_="cards"),
+        data_table(
+            f"Every figure with its {level} interval",
+            ("figure", "value and interval", "rows", "method"),
+            rows,
+            numbers=(2,),
+            class_="brief",
+        ),
+        tag("p", f"Undefined, since the rows they need are missing: {', '.join(missing)}.") if missing else None,
+        tests,
+        tag("ul", [tag("li", note) for note in audit.notes]) if audit.notes else None,
     )
-    return section("figures", "Figures", tag("p", counted), tag("ul", cards, class_="cards"), table, tests, notes)
 
 
 def _matrix(audit: Audit) -> Markup:
@@ -225,20 +234,6 @@ def _matrix(audit: Audit) -> Markup:
         tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Flip matrix"),
         left,
     )
-
-
-def _slice_rows(slices: Sequence[Slice]) -> list[Sequence[Any]]:
-    return [
-        (
-            s.name,
-            f"{s.rows:,}",
-            interval_text(s.churn),
-            interval_text(s.broken),
-            interval_text(s.accuracy_change, signed=True),
-            p_text(s.q_value),
-        )
-        for s in slices
-    ]
 
 
 def _slices(audit: Audit) -> Markup:
@@ -254,31 +249,29 @@ def _slices(audit: Audit) -> Markup:
     ]
     change = audit.accuracy_change
     if change.defined:
-        drawn = figures.forest(slices, "accuracy_change", change.value, "Change in accuracy by slice", signed=True)
+        caption = (
+            f"In points, with its interval. Left of zero is worse; dashed: all rows, {share_text(change.value, True)}."
+        )
         parts += [
             tag("h3", "Change in accuracy"),
-            tag(
-                "figure",
-                drawn,
-                tag("figcaption", "The dashed line is the change over all rows. Left of zero is worse."),
-            ),
+            figures.forest(slices, "accuracy_change", change.value, caption, signed=True),
         ]
-    drawn = figures.forest(slices, "churn", audit.churn.value, "Changed decisions by slice", signed=False)
+    caption = f"Share of rows, with its interval; dashed: all rows, {share_text(audit.churn.value)}."
     parts += [
         tag("h3", "Changed decisions"),
-        tag("figure", drawn, tag("figcaption", "The dashed line is the share over all rows.")),
+        figures.forest(slices, "churn", audit.churn.value, caption, signed=False),
     ]
     shown = sorted(slices, key=lambda s: (math.isnan(s.q_value), s.q_value))[:MOST_TABLE_SLICES]
-    heads = ("slice", "rows", "changed", "broken", "change in accuracy", "q")
-    parts.append(
-        tag(
-            "details",
-            tag("summary", f"Table of {len(shown):,} slices"),
-            data_table(
-                "Slices, those with the surest change in accuracy first", heads, _slice_rows(shown), numbers=(1, 5)
-            ),
-        )
-    )
+    heads: list[str] = ["slice", "rows", "changed"]
+    rows: list[list[str]] = [[s.name, f"{s.rows:,}", interval_text(s.churn)] for s in shown]
+    caption = "Slices"
+    if change.defined:
+        heads += ["broken", "change in accuracy", "q"]
+        caption = "Slices, those with the surest change in accuracy first"
+        for row, s in zip(rows, shown, strict=True):
+            row += [interval_text(s.broken), interval_text(s.accuracy_change, signed=True), p_text(s.q_value)]
+    table = data_table(caption, heads, rows, numbers=(1, 5))
+    parts.append(tag("details", tag("summary", f"Table of {len(shown):,} slices"), table))
     if len(shown) < len(slices):
         parts.append(tag("p", f"{len(slices) - len(shown):,} more slices are in the JSON output.", class_="muted"))
     return section("slices", "Slices", parts)
@@ -312,90 +305,36 @@ def _drivers(audit: Audit) -> Markup:
 
 
 def _scores(audit: Audit) -> Markup:
-    if audit.shift is None:
+    shift = audit.shift
+    if shift is None:
         return Markup("")
-    caption = tag(
+    rose, fell = (int(part.sum()) for part in (np.triu(shift.joint, 1), np.tril(shift.joint, -1)))
+    said = f"{audit.moved or 0:,} of {audit.rows.paired:,} rows have other probabilities than before."
+    bins = len(shift.joint)
+    if rose + fell:
+        said += (
+            f" In {bins} bins of the {shift.quantity}, {rose:,} rows moved to a higher bin and {fell:,} to a lower "
+            f"one; {int(shift.joint.trace()):,} stayed in theirs."
+        )
+    else:
+        said += f" None of them moved to another of the {bins} bins of the {shift.quantity}."
+    key = tag(
         "figcaption",
         tag("span", class_="legend old"),
-        "before",
+        "before ",
         tag("span", class_="legend new"),
-        "after; rows in each bin of the ",
-        audit.shift.quantity,
+        "after",
     )
-    moved = tag("p", f"{audit.moved or 0:,} of {audit.rows.paired:,} rows have other probabilities than before.")
-    return section("scores", "Score shift", moved, tag("figure", figures.shift_figure(audit.shift), caption))
+    parts = [tag("h3", "All rows"), tag("figure", figures.shift_figure(shift), key)]
+    if rose + fell:
+        moved = tag("figcaption", f"By the {shift.quantity} before. Rows that stayed in their bin are not drawn.")
+        parts = [tag("h3", "Rows that moved"), tag("figure", figures.moves_figure(shift), moved), *parts]
+    return section("scores", "Score shift", tag("p", said), parts)
 
 
-def _kind(row: Mapping[str, Any]) -> str:
-    if row.get("label") is None:
-        return "no label"
-    return "broken" if row["label"] == row["old"] else "fixed" if row["label"] == row["new"] else "lateral"
-
-
-def _flips(audit: Audit) -> Markup:
-    if not audit.flips:
-        return section("flips", "Changed rows", tag("p", "No decision changed."))
-    columns = list(audit.flips[0])
-    labelled = "label" in columns
-    heads = [*columns, *(["kind"] if labelled else [])]
-    head = [tag("th", tag("button", name, type="button"), scope="col", aria_sort="none") for name in heads]
-    rows = []
-    for flip in audit.flips:
-        cells = []
-        for i, name in enumerate(columns):
-            value = flip[name]
-            shown = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            attributes: dict[str, Any] = {"data_value": repr(value) if number else None}
-            cells.append(tag("th", shown, scope="row", **attributes) if i == 0 else tag("td", shown, **attributes))
-        if labelled:
-            kind = _kind(flip)
-            cells.append(tag("td", kind, class_=kind if kind in ("broken", "fixed") else None))
-        rows.append(tag("tr", cells))
-    size = len(audit.flips)
-    total = audit.whole.n["changed"]
-    caption = f"A random {size:,} of {total:,} changed rows" if size < total else f"All {total:,} changed rows"
-    table = tag(
-        "table",
-        tag("caption", caption),
-        tag("thead", tag("tr", head)),
-        tag("tbody", rows),
-        id="flip-table",
-        class_="sortable",
-        data_status="flip-status",
-    )
-    tools = tag(
-        "div",
-        tag(
-            "label",
-            "Filter ",
-            tag(
-                "input",
-                type="search",
-                data_filters="flip-table",
-                autocomplete="off",
-                placeholder="words that a row must hold",
-            ),
-        ),
-        tag(
-            "span",
-            f"{size:,} of {size:,} rows shown.",
-            id="flip-status",
-            role="status",
-            aria_live="polite",
-            class_="muted",
-        ),
-        class_="tools",
-    )
-    return section(
-        "flips",
-        "Changed rows",
-        tools,
-        tag("div", table, class_="flips", tabindex="0", role="region", aria_label=caption),
-    )
-
-
-def _review(plan: ReviewPlan, review: Review | None) -> Markup:
+def _review(audit: Audit, plan: ReviewPlan, review: Review | None) -> Markup:
+    if review is None and audit.fully_labelled:
+        return Markup("")  # every row has its label already
     parts: list[Any] = [
         tag("p", "Accuracy differs only where the two models disagree, so only those rows need a person."),
         tag("p", str(plan)),
@@ -413,22 +352,3 @@ def _review(plan: ReviewPlan, review: Review | None) -> Markup:
             data_table(f"From {review.labels:,} labels", ("figure", "value and interval"), rows),
         ]
     return section("review", "Review plan", parts)
-
-
-def _made(audit: Audit) -> Markup:
-    made = audit.made()
-    versions = ", ".join(f"{name} {number}" for name, number in made.pop("versions").items())
-    pairs: list[tuple[str, Any]] = [
-        ("command", tag("code", made["command"])),
-        ("old table", f"{made['old']} ({audit.rows.old:,} rows; decision: {made['decision_old']})"),
-        ("new table", f"{made['new']} ({audit.rows.new:,} rows; decision: {made['decision_new']})"),
-        ("joined on", ", ".join(made["id"])),
-        *((name, made[name]) for name in ("label", "weight", "group") if made[name]),
-        ("intervals", f"{audit.confidence:.0%}, {made['design']}"),
-        ("engine", f"{made['engine']}, {made['seconds']:.1f} s"),
-        ("versions", versions),
-        ("time", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
-    ]
-    return section(
-        "made", "How this was made", tag("dl", join([tag("dt", name), tag("dd", value)] for name, value in pairs))
-    )

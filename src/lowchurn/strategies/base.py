@@ -293,14 +293,13 @@ def one_hot(y: Any, classes: int, like: Array | None = None) -> Array:
 
 
 def decide(proba: Any) -> Array:
-    """The class of the largest probability; ties go to the larger class, as in the paper.
+    """The class of the largest probability; the first of equals, as scikit-learn decides.
 
     Examples
     --------
     >>> from lowchurn.strategies import decide
     >>> decide([[0.5, 0.5], [0.7, 0.3]])
-    array([1, 0])
+    array([0, 0])
     """
     proba = as_array(proba)
-    xp = array_namespace(proba)
-    return proba.shape[1] - 1 - xp.argmax(xp.flip(proba, axis=1), axis=1)
+    return array_namespace(proba).argmax(proba, axis=1)

@@ -1,28 +1,26 @@
-"""Retrain from files: what ``lowchurn retrain`` does."""
+"""What ``lowchurn retrain`` and ``lowchurn dial`` do: read everything, train, write everything."""
 
 from __future__ import annotations
 
 import json
 import math
+import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
-from lowchurn.checks import check_choice, unknown_name
+from lowchurn._files import PathLike, check_outputs, scratch_folder, write_files
+from lowchurn.checks import check_choice
 from lowchurn.estimator import LowChurnClassifier
 from lowchurn.estimator.base import find_base
 from lowchurn.estimator.saving import load, save
-from lowchurn.learners.base import extra_missing
-from lowchurn.persistence import write_whole
+from lowchurn.retrain._columns import Chosen, choose_columns, feature_names, listed, text_columns
+from lowchurn.retrain._estimators import choose_estimator
+from lowchurn.retrain._labels import classes_from_text
+from lowchurn.retrain._tables import read_rows
 
 WHO = "retrain"
 REPORTED = ("max_churn", "churn", "strategies", "select", "search", "confidence")
@@ -41,6 +39,8 @@ class Retrained:
 
     model: Any
     written: bool
+    left_out: tuple[str, ...] = ()
+    """Columns of the data that the base does not have."""
 
 
 def retrain_files(
@@ -52,6 +52,9 @@ def retrain_files(
     estimator: str = "auto",
     columns: dict[str, Any] | None = None,
     trusted: list[str] | None = None,
+    *,
+    all_columns: bool = False,
+    base_classes: Sequence[str] | None = None,
     **options: Any,
 ) -> Retrained:
     """Read rows and a base, retrain within the budget, write the model and a report.
@@ -69,11 +72,16 @@ def retrain_files(
     report : path, optional
         Where what was measured goes, as JSON.
     estimator : {"auto", "base", "boosting", "logistic"}
-        ``auto`` trains the base's own kind again, or boosted trees where it has none.
+        ``auto`` trains the base's own kind again, or boosted trees where there is no base.
     columns : dict, optional
-        ``new`` (column of booleans: rows that the base has not seen), ``weight`` (column), ``drop`` (list of columns).
+        ``new`` (column that marks rows which the base has not seen: true/false, yes/no or 1/0), ``weight`` (column),
+        ``drop`` (list of columns).
     trusted : list of str, optional
         See :func:`lowchurn.load`.
+    all_columns : bool
+        Train on columns that the base does not have as well; without it they are left out.
+    base_classes : list of str, optional
+        The classes in the order of the base's outputs, where its file does not contain them.
     **options
         Parameters of :class:`~lowchurn.LowChurnClassifier`.
 
@@ -89,24 +97,47 @@ def retrain_files(
     (True, True)
     """
     check_choice(WHO, "estimator", estimator, ("auto", "base", "boosting", "logistic"))
-    _check_folders(out, report)
-    table = read_table(data)
-    roles = columns or {}
-    for name in (target, roles.get("new"), roles.get("weight"), *roles.get("drop", [])):
-        if name is not None and name not in table.columns:
-            raise unknown_name(WHO, f"column of {str(data)!r}", name, map(str, table.columns))
-    missing = int(table[target].isna().sum())
-    if missing:
-        raise ValueError(f"{WHO}: the target {target!r} must not be missing, got {missing} row(s) without it.")
-    y = table[target].to_numpy()
-    new = None if roles.get("new") is None else table[roles["new"]].to_numpy().astype(bool)
-    weight = None if roles.get("weight") is None else table[roles["weight"]].to_numpy(dtype=float)
-    given = (target, roles.get("new"), roles.get("weight"), *roles.get("drop", []))
-    X = table.drop(columns=list({name for name in given if name is not None}))
-    production = None if base is None else find_base(base, trusted or ())
-    model = LowChurnClassifier(choose_estimator(estimator, production, X), base=production, **options)
-    model.fit(X, y.astype(str) if y.dtype.kind == "O" else y, weight, new=new)
-    return _write(model, data, base, out, report)
+    check_outputs(WHO, {"out=": out, "report=": report}, {"data=": data, "base=": base})
+    if base is not None and Path(base).suffix.lower() == ".onnx" and estimator in ("auto", "base"):
+        raise ValueError(
+            f"{WHO}: an ONNX file cannot be trained again. Say what to train: estimator='boosting' or "
+            "estimator='logistic'."
+        )
+    model = LowChurnClassifier(**options)
+    model._check_parameters()
+    rows = read_rows(data)
+    given = columns or {}
+    new, weight, drop = given.get("new"), given.get("weight"), list(given.get("drop") or [])
+    roles = [name for name in (target, new, weight) if name is not None]
+    rows.check_known([*roles, *drop])
+    names = None
+    if base_classes is not None:
+        names = classes_from_text(f"{WHO}: base_classes", list(base_classes), np.unique(rows.classes(target)))
+    production = None if base is None else find_base(base, trusted or (), names)
+    named = feature_names(production, rows.names) or ()
+    free = [n for n in rows.names if n not in {*roles, *drop} and (n not in rows.index or n in named)]
+    chosen = choose_columns(production, free, {*roles, *drop}, all_columns)
+    y = rows.classes(target, getattr(production, "classes_", None))
+    mask = None if new is None else rows.flags(new)
+    weights = None if weight is None else rows.weights(weight)
+    X = rows.features(chosen.features, text_columns(production))
+    if chosen.left_out:
+        warnings.warn(
+            f"{WHO}: left out, since the base does not have them: {listed(chosen.left_out, 20)}. Train on them as well "
+            "with all_columns=True.",
+            stacklevel=2,
+        )
+    model.set_params(estimator=choose_estimator(estimator, production, X), base=production)
+    try:
+        with warnings.catch_warnings():
+            # The number of columns has been compared, and no more is known of a base without names.
+            warnings.filterwarnings("ignore", message="X has feature names, but", category=UserWarning)
+            model.fit(X, y, weights, new=mask, base_classes=names)
+    except TypeError as error:
+        if str(error).startswith("LowChurnClassifier: "):  # worded there: rows that the base cannot take
+            raise ValueError(str(error)) from error
+        raise
+    return _write(model, out, report, {"data": data, "base": base}, chosen)
 
 
 def dial_file(
@@ -146,111 +177,44 @@ def dial_file(
     >>> made.written, made.model.selection_.churn <= 0.02
     (True, True)
     """
-    _check_folders(out, report)
-    if Path(out).exists() and Path(out).samefile(path):
-        raise ValueError(f"dial: out must be another file than {str(path)!r}, which keeps its own budget.")
+    check_outputs("dial", {"out=": out, "report=": report}, {"the model": path})
     found = load(path, trusted or ())
     if not isinstance(found, LowChurnClassifier):
         raise ValueError(
             f"dial: {str(path)!r} must hold a retrained model with its dial, got a {type(found).__name__}."
         )
-    return _write(found.dial(max_churn, confidence=confidence), None, None, out, report, dialled_from=path)
-
-
-def _check_folders(*paths: str | Path | None) -> None:
-    for path in paths:
-        if path is not None and not Path(path).parent.is_dir():
-            raise ValueError(f"{WHO}: the folder of {str(path)!r} must exist. Make it first.")
+    return _write(found.dial(max_churn, confidence=confidence), out, report, {"dialled_from": path})
 
 
 def _write(
     model: Any,
-    data: str | Path | None,
-    base: str | Path | None,
     out: str | Path,
     report: str | Path | None,
-    dialled_from: str | Path | None = None,
+    sources: dict[str, str | Path | None],
+    chosen: Chosen | None = None,
 ) -> Retrained:
+    """Write model and report together, as the last step."""
     certificate = model.certificate_
     written = certificate is None or certificate.certified
+    model.verbose = 0  # it is of the command, not of the model
+    files: dict[PathLike, bytes | str] = {}
     if written:
-        save(model, out, dial=None)
+        with scratch_folder() as folder:
+            save(model, folder / "model", dial=None)
+            files[out] = (folder / "model").read_bytes()
     if report is not None:
-        write_whole(report, report_json(model, data, base, out if written else None, dialled_from))
-    return Retrained(model, written)
-
-
-def read_table(path: str | Path) -> Any:
-    """A CSV or Parquet file as a data frame.
-
-    Examples
-    --------
-    >>> from lowchurn.retrain import read_table
-    >>> read_table("rows.txt")
-    Traceback (most recent call last):
-    ...
-    ValueError: retrain: data must be a .csv or .parquet file, got 'rows.txt'.
-    """
-    try:
-        import pandas as pd
-    except ImportError:
-        raise extra_missing(WHO, "pandas", "retrain") from None
-    path = Path(path)
-    readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
-    if path.suffix not in readers:
-        raise ValueError(f"{WHO}: data must be a .csv or .parquet file, got {str(path)!r}.")
-    if not path.is_file():
-        raise ValueError(f"{WHO}: data must be a file that is there, got {str(path)!r}.")
-    try:
-        table = readers[path.suffix](path)
-    except Exception as error:
-        raise ValueError(f"{WHO}: {str(path)!r} cannot be read as {path.suffix[1:]} ({error}).") from error
-    if len(table) == 0:
-        raise ValueError(f"{WHO}: {str(path)!r} has no rows.")
-    return table
-
-
-def choose_estimator(name: str, base: Any, X: Any) -> Any:
-    """The estimator of a name; None stands for the base's own kind, which LowChurnClassifier finds.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from lowchurn.retrain import choose_estimator
-    >>> rows = pd.DataFrame({"size": [1.0, 2.0], "kind": ["a", "b"]})
-    >>> type(choose_estimator("auto", None, rows)[-1]).__name__
-    'HistGradientBoostingClassifier'
-    """
-    trainable = isinstance(base, BaseEstimator) and hasattr(base, "fit")
-    if name == "base" and not trainable:
-        raise ValueError(f"{WHO}: estimator='base' needs a base that can be trained, got {type(base).__name__}.")
-    if name == "base" or (name == "auto" and trainable):
-        return None
-    numbers = [c for c in X.columns if X[c].dtype.kind in "fiu"]
-    words = [c for c in X.columns if X[c].dtype.kind not in "fiumM"]
-    dates = [c for c in X.columns if X[c].dtype.kind in "mM"]
-    if dates:
-        raise ValueError(f"{WHO}: {dates[:5]} hold dates. Leave them out (--drop) or turn them into numbers first.")
-    if name == "logistic":
-        onehot = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=5, sparse_output=False)
-        fill = make_pipeline(SimpleImputer(strategy="median", add_indicator=True), StandardScaler())
-        steps = ColumnTransformer([("numbers", fill, numbers), ("words", onehot, words)])
-        return Pipeline([("columns", steps), ("model", LogisticRegression(max_iter=1000))])
-    # Rare words share a code: trees take at most 255 of them.
-    codes = OrdinalEncoder(
-        handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan, max_categories=250
-    )
-    steps = ColumnTransformer([("words", codes, words), ("numbers", "passthrough", numbers)])
-    trees = HistGradientBoostingClassifier(categorical_features=list(range(len(words))) or None)
-    return Pipeline([("columns", steps), ("model", trees)])
+        files[report] = report_json(model, **sources, out=out if written else None, chosen=chosen)
+    write_files(files)
+    return Retrained(model, written, () if chosen is None else chosen.left_out)
 
 
 def report_json(
     model: Any,
-    data: str | Path | None,
-    base: str | Path | None,
-    out: str | Path | None,
+    data: str | Path | None = None,
+    base: str | Path | None = None,
+    out: str | Path | None = None,
     dialled_from: str | Path | None = None,
+    chosen: Chosen | None = None,
 ) -> bytes:
     """What was measured, as JSON; undefined numbers are null, and so are the data of a model that was only dialled.
 
@@ -270,6 +234,8 @@ def report_json(
         "dialled_from": None if dialled_from is None else str(dialled_from),
         "base": None if base is None else str(base),
         "model": None if out is None else str(out),
+        "features": list(map(str, getattr(model, "feature_names_in_", []))) or None,
+        "left_out": [] if chosen is None else list(chosen.left_out),
         "parameters": {k: _in_words(getattr(model, k)) for k in REPORTED},
         "selection": asdict(model.selection_),
         "selection_text": str(model.selection_),

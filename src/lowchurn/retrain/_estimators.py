@@ -1,0 +1,78 @@
+"""Estimators for tables of numbers and words, for a first training or for a base that cannot be trained again."""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+from lowchurn.retrain._columns import listed
+
+WHO = "retrain"
+
+
+def choose_estimator(name: str, base: Any, X: Any) -> Any:
+    """The estimator of a name; None stands for the base's own kind, which LowChurnClassifier finds.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from lowchurn.retrain import choose_estimator
+    >>> rows = pd.DataFrame({"size": [1.0, 2.0], "kind": ["a", "b"]})
+    >>> type(choose_estimator("auto", None, rows)[-1]).__name__
+    'HistGradientBoostingClassifier'
+    """
+    if name == "base" and base is None:
+        raise ValueError(f"{WHO}: estimator='base' needs a base, got none. Give base=.")
+    if name == "base" or (name == "auto" and base is not None):
+        return None
+    kinds = {column: _kind(X[column]) for column in X.columns}
+    dates = [column for column, kind in kinds.items() if kind == "dates"]
+    if dates:
+        raise ValueError(
+            f"{WHO}: dates cannot be features, got {listed(dates)}. Leave them out with drop=, or turn them into "
+            "numbers."
+        )
+    numbers = [column for column, kind in kinds.items() if kind == "numbers"]
+    words = [column for column, kind in kinds.items() if kind == "words"]
+    empty = [column for column in X.columns if X[column].isna().all()]
+    if empty:
+        warnings.warn(f"{WHO}: left out, since they have no value in any row: {listed(empty, 20)}.", stacklevel=2)
+        numbers = [column for column in numbers if column not in empty]
+        words = [column for column in words if column not in empty]
+    infinite = [c for c in numbers if X[c].dtype.kind == "f" and np.isinf(X[c].to_numpy()).any()]
+    if name == "logistic" and infinite:
+        raise ValueError(
+            f"{WHO}: estimator='logistic' cannot use infinite values, got some in {listed(infinite)}. Leave the "
+            "columns out with drop=, or use estimator='boosting'."
+        )
+    if name == "logistic":
+        onehot = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=5, sparse_output=False)
+        fill = make_pipeline(SimpleImputer(strategy="median", add_indicator=True), StandardScaler())
+        steps = ColumnTransformer([("numbers", fill, numbers), ("words", onehot, words)])
+        return Pipeline([("columns", steps), ("model", LogisticRegression(max_iter=1000))])
+    # Rare words share a code: trees take at most 255 of them.
+    codes = OrdinalEncoder(
+        handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan, max_categories=250
+    )
+    steps = ColumnTransformer([("words", codes, words), ("numbers", "passthrough", numbers)])
+    trees = HistGradientBoostingClassifier(categorical_features=list(range(len(words))) or None)
+    return Pipeline([("columns", steps), ("model", trees)])
+
+
+def _kind(column: Any) -> str:
+    if column.dtype.kind in "mM":
+        return "dates"
+    if column.dtype.kind in "fiu":
+        return "numbers"
+    first = column.first_valid_index() if column.dtype.kind == "O" and not hasattr(column, "cat") else None
+    dates = first is not None and isinstance(column[first], datetime.date | datetime.time | datetime.timedelta)
+    return "dates" if dates else "words"

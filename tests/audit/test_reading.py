@@ -1,0 +1,362 @@
+"""Files are read as they are, and nothing in them is run."""
+
+import gc
+import gzip
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lowchurn
+from lowchurn.audit.sources import Engine
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a file and return its path."""
+
+    def write(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, pa.Table):
+            pq.write_table(content, path)
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+def csv(values, name="prediction", ids=None):
+    ids = range(len(values)) if ids is None else ids
+    return f"id,{name}\n" + "".join(f"{i},{v}\n" for i, v in zip(ids, values, strict=True))
+
+
+def test_late_fractions_are_not_rounded(write):
+    late = ["0"] * 25_000
+    old, new = write("old.csv", csv(late)), write("new.csv", csv([*late[:-1], "0.4"]))
+    assert lowchurn.audit(old, new).whole.n["changed"] == 1
+    words = write("words.csv", csv([*late[:-1], "other"]))
+    assert lowchurn.audit(old, words).whole.n["changed"] == 1
+
+
+def test_every_line_is_a_row(write):
+    lines = csv(["a", "b", "c"], ids=["#1", "2", "# 3"])
+    assert lowchurn.audit(write("o.csv", lines), write("n.csv", lines)).rows.paired == 3
+    # The first line has the names, also where all of it is text.
+    words = "id,prediction\nx,y\nid,z\n"
+    assert lowchurn.audit(write("o.csv", words), write("n.csv", words)).rows.paired == 2
+    quoted = 'id,prediction\n1,"a,b"\n2,"say ""hi""\nthere"\n'
+    result = lowchurn.audit(write("o.csv", quoted), write("n.csv", quoted))
+    assert result.classes == ["a,b", 'say "hi"\nthere']
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "id,prediction\n1,a\n2\n",
+        "id,prediction\n1,a\n2,b,c\n",
+        "id,prediction\n1,a\n2,\"b\n",
+        "id,prediction\n1,a\n2,\"b\"c\n",
+        b"id,prediction\n1,\xe9\n",
+        b"\xff\xfei\x00d\x00",
+        "id,id,prediction\n1,1,a\n",
+        "id,prediction\n",
+        "\n",
+        "id\n1\n",
+        "1,a\n2,b\n",
+    ],
+)  # fmt: skip
+def test_broken_text_files_are_refused(write, content):
+    path = write("broken.csv", content)
+    with pytest.raises(ValueError, match="^audit: "):
+        lowchurn.audit(path, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "id,prediction\r\n1,a\r\n2,b\r\n"),
+        ("a.csv", "\ufeffid,prediction\n1,a\n2,b"),
+        ("a.csv", "id;prediction\n1;a\n2;b\n"),
+        ("a.csv", '"id"|"prediction"\n1|a\n2|b\n'),
+        ("a.csv", ",id,prediction\n0,1,a\n1,2,b\n"),
+        ("a.tsv", "id\tprediction\n1\ta\n2\tb\n"),
+        ("a.txt", "id\tprediction\n1\ta\n2\tb\n"),
+        ("a.csv.gz", gzip.compress(b"id,prediction\n1,a\n2,b\n")),
+        ("a.tsv.gz", gzip.compress(b"id\tprediction\n1\ta\n2\tb\n")),
+    ],
+)
+def test_dialects(write, name, content):
+    path = write(name, content)
+    result = lowchurn.audit(path, pa.table({"id": [1, 2], "prediction": ["a", "a"]}))
+    assert (result.rows.paired, result.churn.value) == (2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "churn"),
+    [
+        (["1", "2"], ["1.0", "2.5"], 0.5),
+        (["1", "2"], ["1e0", "2"], 0.0),
+        (["0.1", "2.50"], ["0.10", "2.5"], 0.0),
+        (["0.1", "0.30000000000000004"], ["0.1", "0.3"], 0.5),
+        (["007", "008"], ["007", "08"], 0.5),
+        (["9007199254740993", "1"], ["9007199254740992", "1"], 0.5),
+        (["9007199254740993", "0.5"], ["9007199254740995", "0.5"], 0.5),
+        (["12345678901234567890123", "1"], ["12345678901234567890124", "1"], 0.5),
+        (["1234567890123456.71", "1.0"], ["1234567890123456.81", "1.0"], 0.5),
+        (["True", "FALSE"], ["true", "true"], 0.5),
+        (["True", "False"], ["1", "1"], 0.5),
+        (["a", "1"], ["1", "1"], 0.5),
+        (["2024-01-01", "2024-01-02"], ["2024-01-01", "2024-01-03"], 0.5),
+        (["2024-01-01T00:00", "2024-01-02 00:00:00.5"], ["2024-01-01 00:00:00", "2024-01-02T00:00:00.500"], 0.0),
+        (["2024-01-01T00:00:00Z", "2024-01-02T00:00:00Z"], ["2024-01-01 01:00:00+01", "2024-01-02 01:00:00Z"], 0.5),
+        ([" a", "b"], ["a", "b"], 0.5),
+        (["inf", "1.5"], ["inf", "-inf"], 0.5),
+        (["NA", "b"], ["a", "b"], 0.5),
+    ],
+)
+def test_values_of_text_files(write, old, new, churn):
+    result = lowchurn.audit(write("old.csv", csv(old)), write("new.csv", csv(new)))
+    assert result.churn.value == churn
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["007", "008"], ["7", "8"]),
+        (["007", "a"], ["7", "8"]),
+        (["1.0", "a"], ["1", "2"]),
+        (["+1", "2"], ["1", "2"]),
+        ([" 1", "2"], ["1", "2"]),
+        (["1_000", "2"], ["1000", "2"]),
+        (["1.0", "2.0"], ["1", "a"]),
+        (["True", "False"], ["True", "maybe"]),
+        (["2024-01-01", "2024-01-02"], ["2024-01-01 00:00", "2024-01-02 00:00"]),
+        (["2024-01-01 00:00", "2024-01-02 00:00"], ["2024-01-01 00:00Z", "2024-01-02 00:00Z"]),
+        (["9007199254740993", "1"], ["9007199254740992.0", "1.5"]),
+        (["0.1234567890123456789012345678901234567890", "1"], ["0.5", "1"]),
+        (["1234567890123456.7", "1.0"], ["1234567890123456.8", "1.0"]),
+        (["", "1"], ["1", "1"]),
+        (["nan", "1"], ["1", "1"]),
+        (["", ""], ["", ""]),
+    ],
+)
+def test_text_files_whose_values_can_be_read_in_two_ways_are_refused(write, old, new):
+    a, b = write("old.csv", csv(old)), write("new.csv", csv(new))
+    for first, second in ((a, b), (b, a)):
+        with pytest.raises(ValueError, match="^audit: "):
+            lowchurn.audit(first, second)
+
+
+@pytest.mark.parametrize(
+    ("typed", "written", "churn"),
+    [
+        (["1", "2"], ["1", "1"], 0.5),
+        (["01", "2"], ["1", "2"], None),
+        ([1, 2], ["1", "3"], 0.5),
+        ([1, 2], ["01", "2"], None),
+        ([2**60, 2**60 + 1], [str(2**60), str(2**60)], 0.5),
+        ([0.1, 0.2], ["0.1", "0.3"], 0.5),
+        (pa.array([0.1, 0.2], pa.float32()), ["0.1", "0.2"], None),
+        (pa.array([0.5, 2], pa.float32()), ["0.5", "2"], 0.0),
+        ([True, False], ["True", "True"], 0.5),
+        (["yes", "no"], ["yes", "yes"], 0.5),
+        (["true", "false"], ["true", "false"], None),
+    ],
+)
+def test_a_text_file_beside_a_typed_one(write, typed, written, churn):
+    old = write("old.parquet", pa.table({"id": [0, 1], "prediction": typed}))
+    new = write("new.csv", csv(written))
+    if churn is None:
+        with pytest.raises(ValueError, match="^audit: "):
+            lowchurn.audit(old, new)
+    else:
+        assert lowchurn.audit(old, new).churn.value == churn
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fine"),
+    [
+        (["007", "08"], ["08", "007"], True),
+        (["007", "08"], ["7", "8"], False),
+        (["1e5", "2"], ["2", "1e5"], True),
+        (["1e5", "2"], ["100000", "2"], False),
+        (["9007199254740993", "9007199254740992"], ["9007199254740992", "9007199254740993"], True),
+        (["A1", "2"], ["2", "A1"], True),
+        (["1", "2"], ["1.0", "2.0"], False),
+        (["", "2"], ["", "2"], False),
+    ],
+)
+def test_ids_of_text_files(write, old, new, fine):
+    a, b = write("old.csv", csv(["a", "b"], ids=old)), write("new.csv", csv(["a", "b"], ids=new))
+    if fine:
+        assert lowchurn.audit(a, b).rows.paired == 2
+        assert lowchurn.audit(a, b).churn.value == (1.0 if old[0] == new[1] else 0.0)
+    else:
+        with pytest.raises(ValueError, match="^audit: "):
+            lowchurn.audit(a, b)
+
+
+def test_probabilities_and_weights_of_text_files_may_have_any_digits(write):
+    rows = "id,proba_a,proba_b,w,y\n0,1.000000000000000055e-01,9.000000000000000222e-01,1e-1,a\n1,nan,0.5,2,b\n"
+    with pytest.raises(ValueError, match="no decision|must be finite"):
+        lowchurn.audit(write("a.csv", rows), write("a.csv", rows))
+    rows = rows.replace("nan", ".5")
+    result = lowchurn.audit(write("a.csv", rows), write("a.csv", rows), weight="w", label="y")
+    assert result.accuracy_old.value == 0
+    assert result.soft["log_loss_old"].value == pytest.approx((-0.1 * math.log(0.1) - 2 * math.log(0.5)) / 2.1)
+
+
+ROWS = pa.table({"id": [1, 2], "prediction": [1, 0], "y": [1, 0]})
+
+
+def test_a_folder_called_like_a_column_does_not_override_it(write):
+    write("data/y=1/part.parquet", ROWS)
+    result = lowchurn.audit(write("x.parquet", ROWS).parent / "data", ROWS.drop_columns("y"), label="y")
+    assert result.accuracy_old.value == 1
+    literal = write("y=1/x.csv", "id,prediction,y\n1,1,1\n2,0,0\n")
+    assert lowchurn.audit(literal, ROWS.drop_columns("y"), label="y").accuracy_old.value == 1
+    folder = write("asked/y=1/part.parquet", ROWS.drop_columns("y")).parent.parent
+    with pytest.raises(ValueError, match="unknown label column"):
+        lowchurn.audit(folder, ROWS.drop_columns("y"), label="y")
+    asked = lowchurn.audit(folder, ROWS.drop_columns("y"), label="y", partitions=True)
+    assert asked.accuracy_old.value == 0.5
+
+
+@pytest.mark.parametrize("name", ["p[1]", "p*", "p?", "p[!a]", "[", "p::t", "s3:::x", "it's"])
+def test_existing_paths_are_read_literally(write, name):
+    for other in ("p1", "p2", "px"):
+        write(f"{other}.parquet", pa.table({"id": [1, 2], "prediction": [0, 1]}))
+        write(f"{other}.csv", "id,prediction\n1,0\n2,1\n")
+    parquet, text = write(f"{name}.parquet", ROWS), write(f"{name}.csv", "id,prediction\n1,1\n2,0\n")
+    folder = write(f"{name} dir/part.parquet", ROWS).parent
+    for path in (parquet, text, folder):
+        assert lowchurn.audit(str(path), ROWS).churn.value == 0
+
+
+def test_a_pattern_is_one_where_no_such_file_exists(write):
+    first = write("p1.csv", "id,prediction\n1,1\n")
+    write("p2.csv", "prediction,id\n0,2\n")
+    assert lowchurn.audit(str(first.parent / "p[12].csv"), ROWS).churn.value == 0
+    write("p2.csv", "prediction,ids\n0,2\n")
+    with pytest.raises(ValueError, match="must have the same columns"):
+        lowchurn.audit(str(first.parent / "p?.csv"), ROWS)
+    with pytest.raises(ValueError, match="no file"):
+        lowchurn.audit(str(first.parent / "q*.csv"), ROWS)
+
+
+def test_files_of_a_folder_are_read_by_name_and_in_one_type(write):
+    folder = write("parts/1.parquet", ROWS.slice(0, 1)).parent
+    write("parts/2.parquet", ROWS.slice(1, 1).select(["y", "prediction", "id"]))
+    assert lowchurn.audit(folder, ROWS, label="y").accuracy_old.value == 1
+    fractions = pa.table({"id": [2], "prediction": [0.4], "y": [0]})
+    write("parts/2.parquet", fractions)
+    with pytest.raises(ValueError, match=r"column 'prediction' is int64 in .*1.parquet.* and double in"):
+        lowchurn.audit(folder, ROWS)
+    write("parts/2.parquet", fractions.drop_columns("prediction"))
+    with pytest.raises(ValueError, match="column 'prediction' is not in all files"):
+        lowchurn.audit(folder, ROWS)
+    # What has no role may differ.
+    write("parts/2.parquet", ROWS.slice(1, 1).append_column("age", pa.array([1.5])))
+    assert lowchurn.audit(folder, ROWS).rows.paired == 2
+
+
+@pytest.fixture
+def database(tmp_path):
+    (tmp_path / "secret.csv").write_text("prediction\n1\n0\n")
+    with duckdb.connect(str(tmp_path / "data.duckdb")) as con:
+        con.execute("CREATE TABLE plain AS SELECT * FROM (VALUES (1, 1), (2, 0)) AS t(id, prediction)").fetchall()
+        secret = str(tmp_path / "secret.csv").replace("'", "''")
+        con.execute(
+            f"CREATE VIEW peek AS SELECT row_number() OVER () AS id, prediction FROM read_csv('{secret}')"
+        ).fetchall()
+        con.execute("CREATE TABLE computed(id INT, prediction INT GENERATED ALWAYS AS (id % 2))").fetchall()
+        con.execute("INSERT INTO computed VALUES (1), (2)").fetchall()
+    return tmp_path / "data.duckdb"
+
+
+def test_a_view_is_not_run_unless_asked_for(database):
+    assert lowchurn.audit(f"{database}::plain", ROWS).identical
+    for table, words in (("peek", "is a view"), ("computed", "has computed columns")):
+        with pytest.raises(ValueError, match=f"{words}.*views=True"):
+            lowchurn.audit(f"{database}::{table}", ROWS)
+        assert lowchurn.audit(f"{database}::{table}", ROWS, views=True).rows.paired == 2
+    with pytest.raises(ValueError, match="unknown table"):
+        lowchurn.audit(f"{database}::plan", ROWS)
+
+
+@pytest.mark.parametrize(
+    "path", ["s3://bucket/a.parquet", "https://example.invalid/a.csv", "hf://datasets/a.parquet", "gs://b/a.duckdb::t"]
+)
+def test_remote_paths_are_refused_unless_asked_for(path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(Engine, "_open_parquet", lambda self, files: opened.append(files))
+    monkeypatch.setattr(Engine, "_open_csv", lambda self, files: opened.append(files))
+    with pytest.raises(ValueError, match="is remote.*remote=True"):
+        lowchurn.audit(path, ROWS)
+    assert opened == []
+
+
+def test_the_database_does_not_download_extensions():
+    engine = Engine()
+    found = engine.backend.con.execute(
+        "SELECT name, value FROM duckdb_settings() WHERE name LIKE 'auto%known_extensions' ORDER BY name"
+    ).fetchall()
+    engine.close()
+    assert found == [("autoinstall_known_extensions", "false"), ("autoload_known_extensions", "false")]
+
+
+def test_the_folder_of_the_database_goes_on_every_way_out(tmp_path):
+    where = {"temp_directory": str(tmp_path)}
+    with pytest.raises(ValueError, match="unknown id column") as error:
+        lowchurn.audit(ROWS, ROWS, id="nope", **where)
+    assert error is not None  # the error is still known, and with it the frames of the audit
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(ValueError, match="refused its settings"):
+        lowchurn.audit(ROWS, ROWS, memory_limit="lots", **where)
+    assert os.listdir(tmp_path) == []
+    result = lowchurn.audit(ROWS, ROWS, **where)
+    assert len(os.listdir(tmp_path)) == 1
+    del result
+    gc.collect()
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_audit_leaves_is_cleared_by_the_next(tmp_path):
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        import pyarrow as pa
+        import lowchurn
+        rows = pa.table({"id": [1, 2], "prediction": [1, 0]})
+        audit = lowchurn.audit(rows, rows, temp_directory=sys.argv[1])
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 1
+    result = lowchurn.audit(ROWS, ROWS, temp_directory=str(tmp_path))
+    assert len(os.listdir(tmp_path)) == 1
+    result.engine.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_text_files_beside_a_connection_of_the_caller(write):
+    import ibis
+
+    con = ibis.duckdb.connect()
+    con.con.register("there", ROWS)
+    there = con.table("there")
+    result = lowchurn.audit(there, write("new.csv", "id,prediction\n1,1\n2,1\n"))
+    assert result.churn.value == 0.5
+    assert isinstance(result.disputed(), pd.DataFrame)
