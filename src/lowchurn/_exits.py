@@ -28,7 +28,7 @@ BAD_INPUT = 2
 INTERNAL_ERROR = 4
 CODES = {
     0: "done or PASS",
-    1: "FAIL, or a certificate was asked for and not obtained",
+    1: "FAIL, a certificate that was not obtained, or a bench of which nothing is finished",
     BAD_INPUT: "bad input",
     3: "INCONCLUSIVE",
     INTERNAL_ERROR: "internal error, a bug in lowchurn",

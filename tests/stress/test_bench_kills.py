@@ -213,7 +213,7 @@ def texts(folder):
 CASES = {
     "fcn": ("digits", "fcn-16", ["cold", "warm", "mixup", "co-dist", "distill", "soup", "constrained"]),
     "convnet": ("digit_images", "convnet-1", ["cold", "mixup"]),
-    "transformer": ("words", "transformer-1", ["cold", "warm"]),
+    "transformer": ("words", "transformer-1", ["cold"]),
 }
 # OMP_NUM_THREADS, and what `run` is given
 WAYS = [

@@ -10,6 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lowchurn._exits import tell
+from lowchurn._terminal import printable
+
 bench_app = typer.Typer(help="Run the paper's experiments; make their tables and figures.", no_args_is_help=True)
 data_app = typer.Typer(help="The data sets of the experiments.", no_args_is_help=True)
 
@@ -21,14 +24,9 @@ OutOption = Annotated[Path, typer.Option("--out", help="Folder for what is made.
 STORE = Path("bench-store")
 
 
-def _text(value: object) -> Text:
-    """A value from a file or a name, as it is: no markup, and control characters as escapes."""
-    shown = str(value)
-    return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown))
-
-
-def _say(value: object, *, to_errors: bool = False) -> None:
-    Console(stderr=to_errors).print(_text(value), soft_wrap=True)
+def _say(value: object) -> None:
+    """Print a line with values from files and names: no markup, control characters as escapes."""
+    Console().print(Text(printable(value)), soft_wrap=True)
 
 
 @bench_app.command("run")
@@ -111,11 +109,11 @@ def run_command(
     _say(f"{counts['new']} new rows, {counts['failed']} failed, {counts['there']} were there.")
     found = outcome(place, names, protocols, settings, trials)
     if found.failed and not found.finished:
-        _say(f"error: bench run: none of {found.failed} rows is finished; the first {found.reason}", to_errors=True)
+        tell("error", f"bench run: none of {found.failed} rows is finished; the first {found.reason}", "bold red")
         raise typer.Exit(1)
     if found.failed:
         of_all = f"{found.failed} of {found.failed + found.finished} rows failed"
-        _say(f"warning: bench run: {of_all}; the first {found.reason}", to_errors=True)
+        tell("warning", f"bench run: {of_all}; the first {found.reason}", "yellow")
 
 
 @bench_app.command("status")
@@ -134,7 +132,7 @@ def status_command(store: StoreOption = STORE) -> None:
     for heading in lines[0]:
         table.add_column(heading)
     for line in lines:
-        table.add_row(*(_text(value) for value in line.values()))
+        table.add_row(*(Text(printable(value)) for value in line.values()))
     Console(width=200, soft_wrap=True).print(table)
 
 
