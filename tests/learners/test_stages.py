@@ -1,8 +1,12 @@
 """A fitted model of a library as stages has its own probabilities, or is refused: every kind of base."""
 
 import copy
+import datetime
 import functools
+import json
+import pickle
 import warnings
+from decimal import Decimal
 
 import lightgbm
 import numpy as np
@@ -194,3 +198,74 @@ def test_the_weight_of_the_positive_class_counts_for_soft_targets(estimator):
     targets = np.tile([0.6, 0.4], (200, 1))
     model = learner_for(estimator, [0, 1]).fit(rows, Job(targets, Distill()))
     assert model.predict_proba(rows[:1])[0, 1] == pytest.approx(0.4 * 5 / (0.4 * 5 + 0.6), abs=1e-3)
+
+
+def test_damaged_files_of_a_model_are_one_clear_line():
+    learner, files = model_to_files(learner_for(xgb(), [0, 1]).fit(X, Job(np.eye(2)[Y[2]] * 0.8 + 0.1, Distill())))
+    about = json.loads(files["about.json"])
+    for changed in (
+        {"stages": 2},
+        {"stages": 0},
+        {"stages": 10**12},
+        {"stages": "one"},
+        {"classes": "ab"},
+        {"classes": [0]},
+        {"classes": [[0], [1]]},
+        {"dtype": "nonsense"},
+        {"dtype": "V1000000000000"},
+        {"start": ["x"]},
+        {"start": ["0x1p+1", "0x1p+1"]},
+        {"settings": []},
+        {"settings": 3},
+        {"settings": [{"missing": "x"}]},
+        {"threads": "many"},
+        {"threads": 0},
+    ):
+        with pytest.raises(ValueError, match="^load: ") as caught:
+            model_from_files(learner, files | {"about.json": json.dumps(about | changed).encode()})
+        assert len(str(caught.value).splitlines()) == 1, changed
+    for lost in files:
+        with pytest.raises(ValueError, match="^load: "):
+            model_from_files(learner, {name: data for name, data in files.items() if name != lost})
+    with pytest.raises(ValueError, match="^load: a stage of the model cannot be read as a model"):
+        model_from_files(learner, files | {"stage0": files["stage0"][:-50]})
+
+
+def test_files_of_an_earlier_version_are_read():
+    model = learner_for(xgb(missing=-1.0), [0, 1]).fit(X, Job(np.eye(2)[Y[2]] * 0.8 + 0.1, Distill()))
+    learner, files = model_to_files(model)
+    about = json.loads(files["about.json"])
+    old = {k: v for k, v in about.items() if k != "threads"} | {
+        "settings": {"missing": -1.0, "enable_categorical": False}
+    }
+    read = model_from_files(learner, files | {"about.json": json.dumps(old).encode()})
+    np.testing.assert_allclose(read.predict_proba(X), model.predict_proba(X), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([False, True]),
+        np.array([2**60, 2**60 + 1]),
+        np.array([0.5, 1.5]),
+        np.array(["2020-01-01", "2021-01-01"], dtype="M8[ns]"),
+        np.array(["2020-01-01", "2021-01-01"], dtype="M8[D]"),
+        np.array(["a", "b"], dtype=object),
+        np.array([datetime.date(2020, 1, 1), datetime.date(2021, 1, 1)], dtype=object),
+        np.array([Decimal("1.1"), Decimal("2.2")], dtype=object),
+    ],
+    ids=lambda labels: f"{labels.dtype} {type(labels[0]).__name__}",
+)
+def test_labels_of_every_type_come_back(labels):
+    model = learner_for(lgbm(), labels).fit(X, Job(np.eye(2)[Y[2]]))
+    assert model.predict(X).tolist() == labels[model.predict_proba(X).argmax(axis=1)].tolist()
+    again = pickle.loads(pickle.dumps(model))
+    assert again.classes_.dtype == labels.dtype
+    assert again.classes_.tolist() == labels.tolist()
+    if isinstance(labels[0], Decimal | datetime.date):
+        with pytest.raises(ValueError, match="save: labels must be numbers, text or dates of numpy"):
+            model_to_files(model)
+    else:
+        read = model_from_files(*model_to_files(model))
+        assert read.classes_.dtype == labels.dtype
+        assert read.classes_.tolist() == labels.tolist()

@@ -117,7 +117,10 @@ LIGHTGBM_NUMBERS = {
 
 
 def _fields(text: str) -> dict[str, str]:
-    return {key: value for key, _, value in (line.partition("=") for line in text.split("\n"))}
+    found = {key: value for key, _, value in (line.partition("=") for line in text.split("\n"))}
+    free = ("feature_names", "monotone_constraints")
+    require(not any("=" in value for key, value in found.items() if key not in free), "a line has two values")
+    return found
 
 
 def _count(fields: Mapping[str, str], name: str) -> int:
@@ -181,12 +184,14 @@ def check_xgboost(data: bytes) -> None:
     require((np.diff(rounds) >= 0).all(), "the rounds are damaged")
     for tree in trees:
         require(isinstance(tree, Mapping), "a tree is damaged")
-        _check_xgboost_tree(tree, features)
+        outputs = _check_xgboost_tree(tree, features)
+        require(outputs in (1, max(classes, 1)), "a tree has leaves for classes that are not there")
     if model.get("cats"):
         _check_xgboost_categories(_at(model, dict, "cats"), features)
 
 
-def _check_xgboost_tree(tree: Mapping[str, Any], features: int) -> None:
+def _check_xgboost_tree(tree: Mapping[str, Any], features: int) -> int:
+    """Check one tree; the number of values of its leaves."""
     shape = _at(tree, dict, "tree_param")
     n, outputs = _number(shape, "num_nodes"), max(_number(shape, "size_leaf_vector"), 1)
     require(n >= 1 and _number(shape, "num_feature") <= features, "a tree is damaged")
@@ -194,7 +199,7 @@ def _check_xgboost_tree(tree: Mapping[str, Any], features: int) -> None:
                                                        "default_left", "split_type")}  # fmt: skip
     for name in ("split_conditions", "loss_changes", "sum_hessian"):
         _length(name, _array(tree, name, float), n)
-    _length("base_weights", _array(tree, "base_weights", float), n if outputs == 1 else None)
+    _length("base_weights", _array(tree, "base_weights", float), n * outputs)
     for name, values in ints.items():
         _length(name, values, n)
     left, right, split = ints["left_children"], ints["right_children"], ints["split_indices"]
@@ -205,10 +210,9 @@ def _check_xgboost_tree(tree: Mapping[str, Any], features: int) -> None:
     require((parents[left[inner]] == inner).all() and (parents[right[inner]] == inner).all(), "a node has no parent")
     require(parents[0] in (-1, 2**31 - 1), "the root has a parent")
     require(np.isin(ints["split_type"], (0, 1)).all(), "a node is of an unknown kind")
-    if outputs > 1:
-        values = _array(tree, "leaf_weights", float) if "leaf_weights" in tree else np.empty(0)
-        require(len(values) % outputs == 0, "a tree has leaves without value")
-        require((right[leaf] < max(len(values) // outputs, 1)).all(), "a tree has leaves without value")
+    if outputs > 1 and "leaf_weights" in tree:
+        count = len(_array(tree, "leaf_weights", float)) / outputs
+        require(((right[leaf] >= 0) & (right[leaf] < count)).all(), "a tree has leaves without value")
     names = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
     words, nodes, begins, sizes = (_array(tree, name, int) for name in names)
     require(len(nodes) == len(begins) == len(sizes), "categories are damaged")
@@ -216,6 +220,7 @@ def _check_xgboost_tree(tree: Mapping[str, Any], features: int) -> None:
     require(np.array_equal(nodes, np.flatnonzero((ints["split_type"] == 1) & ~leaf)), "categories are damaged")
     require(((begins >= 0) & (sizes >= 0) & (begins + sizes <= len(words))).all(), "categories are damaged")
     require(((words >= 0) & (words < 2**24)).all(), "categories are damaged")
+    return outputs
 
 
 def _check_xgboost_categories(cats: Mapping[str, Any], features: int) -> None:
@@ -270,8 +275,8 @@ def _array(found: Mapping[str, Any], name: str, kind: type) -> np.ndarray:
     return array.astype(np.int64 if kind is int else np.float64)
 
 
-def _length(name: str, values: np.ndarray, n: int | None) -> None:
-    require(n is None or len(values) == n, f"{name!r} must have one value for each of {n} nodes")
+def _length(name: str, values: np.ndarray, n: int) -> None:
+    require(len(values) == n, f"{name!r} must have {n} values, got {len(values)}")
 
 
 NUMBERS_OF = {b"i": ">i1", b"U": ">u1", b"I": ">i2", b"l": ">i4", b"L": ">i8", b"d": ">f4", b"D": ">f8"}

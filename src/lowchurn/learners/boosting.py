@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import expit, log_expit, logsumexp
 from sklearn.utils import _safe_indexing
 
-from lowchurn._reading import read_json
+from lowchurn._reading import check_structure, read_json
 from lowchurn.learners.base import Job, Learner, class_weights, weighted_mass
 
 HELD_OUT = 10  # one row of so many finds the number of rounds, where an estimator stops early
@@ -62,6 +62,8 @@ class BoostedModel(abc.ABC):
     threads : int or None
         How many threads predict, as ``n_jobs`` in scikit-learn; None for the library's default.
     """
+
+    settings_kind: ClassVar[Any] = dict[str, Any]  # the type of a stage's settings in a file
 
     def __init__(
         self, stages: Sequence[Stage], classes: Any, start: np.ndarray | None = None, threads: int | None = None
@@ -120,7 +122,20 @@ class BoostedModel(abc.ABC):
 
     def to_files(self) -> dict[str, bytes]:
         """Native model files and a small description."""
-        about = _About(
+        about = self._about()
+        if self.classes_.dtype.kind in "mM":
+            about = dataclasses.replace(about, classes=self.classes_.astype(np.int64).tolist())
+        try:
+            text = json.dumps(dataclasses.asdict(about)).encode()
+        except TypeError as error:
+            raise ValueError(
+                f"save: labels must be numbers, text or dates of numpy to be written to a file ({error}). "
+                "Train on labels of one of these types."
+            ) from None
+        return {"about.json": text, **self._booster_files()}
+
+    def _about(self) -> _About:
+        return _About(
             classes=self.classes_.tolist(),
             dtype=self.classes_.dtype.str if self.classes_.dtype.kind != "O" else "O",
             start=None if self.start is None else [float(v).hex() for v in self.start],
@@ -128,33 +143,36 @@ class BoostedModel(abc.ABC):
             settings=[stage.settings for stage in self.stages],
             threads=self.threads,
         )
-        files = {f"stage{k}": self.booster_bytes(stage.booster) for k, stage in enumerate(self.stages)}
-        return {"about.json": json.dumps(dataclasses.asdict(about)).encode(), **files}
+
+    def _booster_files(self) -> dict[str, bytes]:
+        return {f"stage{k}": self.booster_bytes(stage.booster) for k, stage in enumerate(self.stages)}
 
     @classmethod
     def from_files(cls, files: dict[str, bytes]) -> Self:
         """Read what :meth:`to_files` wrote."""
-        who = "load"
-        lost = [name for name in ("about.json",) if name not in files]
-        about = _About([], "O", None, 0, []) if lost else read_json(who, "about.json", files["about.json"], _About)
+        about = read_json("load", "about.json", files.get("about.json", b""), _About)
+        for one in [about.settings] if isinstance(about.settings, dict) else about.settings:
+            check_structure("load", "about.json", one, cls.settings_kind)
+        if about.threads == 0:
+            raise ValueError("load: threads must not be 0 in about.json.")
+        return cls._from(about, files)
+
+    @classmethod
+    def _from(cls, about: _About, files: dict[str, bytes]) -> Self:
+        damaged = f"load: the files of a {cls.__name__} are damaged"
         names = [f"stage{k}" for k in range(min(about.stages, len(files)))]
-        lost += [name for name in names if name not in files]
         settings = [about.settings] * len(names) if isinstance(about.settings, dict) else about.settings
-        if lost or len(names) != about.stages or len(settings) != about.stages or not names:
-            raise ValueError(f"{who}: the files of a {cls.__name__} are not complete. The model file is damaged.")
+        if not 0 < about.stages == len(settings) == len(names) or not all(name in files for name in names):
+            raise ValueError(f"{damaged}: a stage is missing.")
         try:
             classes = np.asarray(about.classes, dtype=about.dtype)
             start = None if about.start is None else np.array([float.fromhex(v) for v in about.start])
         except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"{who}: the description of a {cls.__name__} is damaged ({error}).") from None
-        model = cls(
-            [Stage(cls.booster_from(files[name]), one) for name, one in zip(names, settings, strict=True)],
-            classes,
-            start,
-            about.threads,
-        )
-        if start is not None and start.shape != (model.columns,):
-            raise ValueError(f"{who}: the description of a {cls.__name__} is damaged (scores of other classes).")
+            raise ValueError(f"{damaged}: {error}.") from None
+        stages = [Stage(cls.booster_from(files[name]), one) for name, one in zip(names, settings, strict=True)]
+        model = cls(stages, classes, start, about.threads)
+        if len(classes) < 2 or (start is not None and start.shape != (model.columns,)):
+            raise ValueError(f"{damaged}: the start has other classes.")
         return model
 
     @staticmethod
@@ -168,10 +186,13 @@ class BoostedModel(abc.ABC):
         """Read what :meth:`booster_bytes` wrote; ValueError where it is something else."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.to_files()}  # native files survive a change of the library's version
+        # Native files survive a change of the library's version; labels may be anything.
+        return {"about": dataclasses.asdict(self._about()), "files": self._booster_files()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(type(self).from_files(state["files"]).__dict__)
+        files = state["files"]
+        about = state["about"] if "about" in state else json.loads(files["about.json"])  # before version 0.2
+        self.__dict__.update(type(self)._from(_About(**about), files).__dict__)
 
 
 class BoostingLearner(Learner):
@@ -308,15 +329,15 @@ class BoostingLearner(Learner):
         key = joblib.hash((X, labels, job.sample_weight))
         if key not in self._found_rounds:
             self._found_rounds[key] = self._find_rounds(estimator, X, labels, job.sample_weight, job.seed or 0)
-        rounds = self._found_rounds[key]
-        if rounds is None:
+        found = self._found_rounds[key]
+        if found is None:
             self.note(f"{who} trained all its rounds: too few rows to hold some out for early stopping.")
             return self.rounds_in(estimator)
         self.note(
-            f"{who} trained {rounds} rounds on all rows, the number at which it stopped early where one row in "
+            f"{who} trained {found} rounds on all rows, the number at which it stopped early where one row in "
             f"{HELD_OUT} was held out."
         )
-        return rounds
+        return found
 
     def _find_rounds(self, estimator: Any, X: Any, labels: np.ndarray, weight: Any, seed: int) -> int | None:
         y = np.unique(labels, return_inverse=True)[1]

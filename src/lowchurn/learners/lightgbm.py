@@ -118,7 +118,7 @@ class LightGBMLearner(BoostingLearner):
             return estimator.fit(X, y, sample_weight=weight)
         rows, labels, weights = held_out
         renamed = has_fit_parameter(estimator, "eval_X")  # since 4.7
-        part = {"eval_X": rows, "eval_y": labels} if renamed else {"eval_set": [(rows, labels)]}
+        part: dict[str, Any] = {"eval_X": rows, "eval_y": labels} if renamed else {"eval_set": [(rows, labels)]}
         part["eval_sample_weight"] = None if weights is None else [weights]
         return estimator.fit(X, y, sample_weight=weight, **part)
 

@@ -186,7 +186,7 @@ def _library(who: str, name: str) -> Any:
     try:
         return __import__(name)
     except ImportError:
-        raise extra_missing(who, name, name) from None
+        raise extra_missing(who, name, "boosting") from None
 
 
 class _refused:

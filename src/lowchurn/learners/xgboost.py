@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -18,9 +18,19 @@ from lowchurn.learners.native import xgboost_booster
 OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")  # probabilities of raw scores, as we make them
 
 
+class Settings(TypedDict, total=False):
+    """How the rows of a stage are read, and the kind of its booster."""
+
+    booster: str
+    missing: float | None
+    enable_categorical: bool
+    feature_types: list[str] | None
+
+
 class XGBoostModel(BoostedModel):
-    """Boosters of XGBoost that add up. The settings of a stage are ``booster`` (its kind), ``missing``,
-    ``enable_categorical`` and ``feature_types``."""
+    """Boosters of XGBoost that add up, each with its :class:`Settings`."""
+
+    settings_kind = Settings
 
     def __init__(self, stages: Any, classes: Any, start: np.ndarray | None = None, threads: int | None = None) -> None:
         super().__init__(stages, classes, start, threads)
@@ -186,11 +196,10 @@ def _callbacks(estimator: Any) -> list[Any]:
     return [one for one in estimator.callbacks or () if not isinstance(one, _early_stopping())]
 
 
-def _early_stopping() -> type:
+def _early_stopping() -> Any:
     import xgboost
 
-    found: type = xgboost.callback.EarlyStopping
-    return found
+    return xgboost.callback.EarlyStopping
 
 
 def _rows(X: Any) -> int:
