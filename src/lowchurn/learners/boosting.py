@@ -423,7 +423,7 @@ class BoostingLearner(Learner):
     @classmethod
     def as_served(cls, model: Any) -> Any:
         found = cls.stages_of(model) if cls.handles(model) else None
-        if found is not None:
+        if found is not None and getattr(model, "objective", None) != "multi:softmax":  # XGBoost's gives labels
             found.stages = [dataclasses.replace(s, settings={**s.settings, WHOLE: True}) for s in found.stages]
         return found
 
