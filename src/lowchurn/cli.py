@@ -191,6 +191,12 @@ def retrain(
         str | None,
         typer.Option(help="Column that marks rows the base has not seen: true/false, yes/no or 1/0."),
     ] = None,
+    held_out: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that marks the rows to choose on, such as the latest ones; a random share without it."
+        ),
+    ] = None,
     weight: Annotated[str | None, typer.Option(help="Column of row weights.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Column to leave out. May be repeated.")] = None,
     all_columns: Annotated[
@@ -225,7 +231,7 @@ def retrain(
         base,
         report,
         estimator,
-        {"new": new, "weight": weight, "drop": drop or []},
+        {"new": new, "held_out": held_out, "weight": weight, "drop": drop or []},
         trust or [],
         all_columns=all_columns,
         base_classes=base_classes,

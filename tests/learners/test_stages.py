@@ -263,7 +263,7 @@ def test_labels_of_every_type_come_back(labels):
     assert again.classes_.dtype == labels.dtype
     assert again.classes_.tolist() == labels.tolist()
     if isinstance(labels[0], Decimal | datetime.date):
-        with pytest.raises(ValueError, match="save: classes must be strings, numbers, booleans or dates of numpy"):
+        with pytest.raises(ValueError, match="save: labels must be numbers, text or dates of numpy"):
             model_to_files(model)
     else:
         read = model_from_files(*model_to_files(model))

@@ -99,7 +99,7 @@ def test_pipelines_and_modules_of_ones_own(tmp_path):
     model.save(tmp_path / "next.lowchurn")
     again = lowchurn.load(tmp_path / "next.lowchurn")
     assert (again.predict_proba(X) == model.predict_proba(X)).all()
-    assert isinstance(LowChurnClassifier(Own())._find_estimator(None), NetworkClassifier)
+    assert isinstance(LowChurnClassifier(Own()).fit(X[:300], LABELS[:300]).predict_proba(X[:1]), np.ndarray)
     short = NetworkClassifier(Own(), epochs=3, device="cpu")
     own = LowChurnClassifier(short, base=base, max_churn=0.3, strategies=[Distill(0.5)], random_state=1)
     own.fit(X[:900], LABELS[:900])

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import make_classification
 
 import lowchurn
-from lowchurn.retrain import read_table
+from lowchurn.retrain import read_rows
+from tests.stress.oracle import count
 from tests.stress.running import run_clean
 
 N = 120
@@ -170,7 +172,7 @@ def judge_first_training(case):
         json.loads((folder / "next.json").read_text())
         if "sure" in columns and case["weight"] != "wide" and case["target"] not in ("lonely", "numbers"):
             assert len(model.classes_) == 2
-            told = model.predict_proba(read_table(data)[list(model.feature_names_in_)]).argmax(axis=1)
+            told = model.predict_proba(read_rows(data).features(list(model.feature_names_in_))).argmax(axis=1)
             assert np.mean(told == y) > 0.9 or np.mean(told != y) > 0.9, "one column alone separates the classes"
 
 
@@ -194,24 +196,28 @@ def retrains(draw):
         "extra": draw(st.lists(st.sampled_from(KINDS), max_size=2)),
         "drop_base_column": draw(st.booleans()),
         "max_churn": draw(st.sampled_from(["0.05", "0.5", "2", "-1", "nan", "0", "1", "1e-9"])),
-        "confidence": draw(st.sampled_from([None, "0.9", "1", "nan"])),
+        "confidence": draw(st.sampled_from([None, None, "0.9", "1", "nan"])),
+        "held_out": draw(st.booleans()),
     }
 
 
 def judge_retrain(case):
     X, y = rows()
     columns = {"a": X[:, 0], "b": X[:, 1], "y": y, "fresh": MARKS[case["mark"]](N)}
+    late = np.arange(N) >= 80
+    columns["late"] = late
     columns |= {f"extra{i}": features(kind, X[:, 2 + i]) for i, kind in enumerate(case["extra"])}
     if case["drop_base_column"]:
         del columns["b"]
-    confidence = [] if case["confidence"] is None else ["--confidence", case["confidence"]]
+    more = [] if case["confidence"] is None else ["--confidence", case["confidence"]]
+    more += ["--held-out", "late"] if case["held_out"] else []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         pyarrow.parquet.write_table(pa.table(columns), folder / "rows.parquet")
         shutil.copy(base_file() / "base.skops", folder / "base.skops")
         ended = run_clean(
             folder, OUTPUTS, "retrain", "--data", "rows.parquet", "--target", "y", "--base", "base.skops", "--new",
-            "fresh", "--out", "next.skops", "--report", "next.json", f"--max-churn={case['max_churn']}", *confidence,
+            "fresh", "--out", "next.skops", "--report", "next.json", f"--max-churn={case['max_churn']}", *more,
         )  # fmt: skip
         sound = (
             case["mark"] in UNDERSTOOD
@@ -226,7 +232,23 @@ def judge_retrain(case):
             told = json.loads((folder / "next.json").read_text())
             held_out = told["selection"]["rows"]["choose"] + told["selection"]["rows"]["certify"]
             assert held_out <= 60, "rows are held out among the new ones only"
-            assert list(lowchurn.load(folder / "next.skops").feature_names_in_) == ["a", "b"]
+            served = lowchurn.load(folder / "next.skops")
+            assert list(served.feature_names_in_) == ["a", "b"]
+            if case["held_out"] and case["confidence"] is None:
+                check_measured(told["selection"], served, X[late, :2], y[late])
+
+
+def check_measured(told, served, X, y):
+    """Churn, broken and accuracy on the held-out rows, counted in a plain loop."""
+    table = pd.DataFrame(X, columns=["a", "b"])
+    base = lowchurn.load(base_file() / "base.skops").predict(table)
+    rows = range(len(y))
+    now = served.predict(table)
+    expected = count(
+        dict(zip(rows, base, strict=True)), dict(zip(rows, now, strict=True)), dict(zip(rows, y, strict=True))
+    )
+    for name, other in (("churn", "churn"), ("broken", "broken"), ("accuracy", "accuracy_new")):
+        assert told[name] == pytest.approx(expected[other], abs=1e-12), name
 
 
 @few(12)
@@ -263,8 +285,6 @@ def judge_damaged_model(name, kind, at):
             folder, OUTPUTS, "dial", "dial.skops", "--max-churn", "0.1", "--out", "next.skops", "--report", "next.json"
         )  # fmt: skip
         if ended.code == 0:
-            import pandas as pd
-
             whole = lowchurn.load(original).dial(max_churn=0.1)
             table = pd.DataFrame({"a": X[:, 0], "b": X[:, 1]})
             assert (lowchurn.load(folder / "next.skops").predict_proba(table) == whole.predict_proba(table)).all()

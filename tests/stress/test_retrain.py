@@ -1,18 +1,12 @@
-"""``lowchurn retrain`` under stress: odd tables, kills at random moments, two runs at once."""
+"""``lowchurn retrain`` under stress: odd tables, and two runs at once."""
 
-import contextlib
 import datetime
 import decimal
-import io
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 import unicodedata
-from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -28,12 +22,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import lowchurn
-from lowchurn import cli
+from tests.stress.running import run
 
 pytestmark = pytest.mark.stress
 
-CASES = int(os.environ.get("LOWCHURN_CASES", "500"))
-KILLS = int(os.environ.get("LOWCHURN_KILLS", "100"))
+CASES = 500
 DAY = datetime.date(2024, 1, 1)
 WORDS = ["", "a", "b", "NA", "None", "1", "01", " 1", "1.0", "1e0", "\u0661", "yes", "True", "\x1b[2J", "x\ny", "[b]"]
 BIG = 2**53
@@ -102,18 +95,6 @@ def cases(draw):
     return columns, draw(st.sampled_from(["csv", "parquet"])), base, options
 
 
-def call(*arguments):
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.object(sys, "argv", ["lowchurn", *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as stopped,
-    ):
-        cli.main()
-    return stopped.value.code, out.getvalue(), err.getvalue()
-
-
 def write(path, columns):
     if path.suffix == ".parquet":
         pq.write_table(pa.table(columns), path)
@@ -136,7 +117,8 @@ def test_odd_tables_give_a_model_or_one_clear_line(tmp_path_factory, bases, case
     before = data.read_bytes()
     if base is not None:
         options = [*options, "--base", bases / f"{base}.skops"]
-    code, stdout, stderr = call("retrain", "--data", data, "--target", "y", "--out", out, "--report", report, *options)
+    ended = run("retrain", "--data", data, "--target", "y", "--out", out, "--report", report, *options)
+    code, stdout, stderr = ended.code, ended.out, ended.err
     assert code in (0, 2), (code, stderr)
     assert data.read_bytes() == before
     for text in (stdout, stderr):
@@ -180,30 +162,6 @@ def command(folder, out, *more):
 
 def decisions(path, folder):
     return lowchurn.load(path).predict_proba(pd.read_parquet(folder / "rows.parquet").drop(columns="y"))
-
-
-def test_random_kills_leave_the_old_model_or_the_new_one(folder, tmp_path):
-    out, report = tmp_path / "next.skops", tmp_path / "report.json"
-    line = command(folder, out, "--report", str(report))
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    started = time.monotonic()
-    subprocess.run(line, check=True, capture_output=True, env=environment)
-    usual = time.monotonic() - started
-    new = decisions(out, folder)
-    moments = random.Random(0)
-    for _ in range(KILLS):
-        out.write_bytes(b"the old model")
-        process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
-        time.sleep(moments.uniform(0.3, 1.05) * usual)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        if out.read_bytes() != b"the old model":
-            assert np.array_equal(decisions(out, folder), new)
-        json.loads(report.read_text())
-    subprocess.run(line, check=True, capture_output=True, env=environment)
-    assert np.array_equal(decisions(out, folder), new)  # the same bits from every process
-    left = [name for name in os.listdir(tmp_path) if name.endswith(".lowchurn")]
-    assert left == []
 
 
 def test_two_retrains_to_one_file_leave_one_of_them_whole(folder, tmp_path):

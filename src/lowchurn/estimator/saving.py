@@ -396,6 +396,7 @@ def _add(files: dict[str, bytes], folder: str, model: Any) -> str:
 
 def _take(what: str, files: dict[str, bytes], folder: str, learner: str, trusted: Sequence[str]) -> Any:
     inside = {name.removeprefix(folder): data for name, data in files.items() if name.startswith(folder)}
+    inside = {name: data for name, data in inside.items() if "/" not in name}  # a folder in it is of another model
     return model_from_files(learner, inside, trusted, what)
 
 

@@ -74,8 +74,8 @@ def retrain_files(
     estimator : {"auto", "base", "boosting", "logistic"}
         ``auto`` trains the base's own kind again, or boosted trees where there is no base.
     columns : dict, optional
-        ``new`` (column that marks rows which the base has not seen: true/false, yes/no or 1/0), ``weight`` (column),
-        ``drop`` (list of columns).
+        ``new`` (column that marks rows which the base has not seen: true/false, yes/no or 1/0), ``held_out`` (column
+        that marks the rows to choose on), ``weight`` (column), ``drop`` (list of columns).
     trusted : list of str, optional
         See :func:`lowchurn.load`.
     all_columns : bool
@@ -107,8 +107,9 @@ def retrain_files(
     model._check_parameters()
     rows = read_rows(data)
     given = columns or {}
-    new, weight, drop = given.get("new"), given.get("weight"), list(given.get("drop") or [])
-    roles = [name for name in (target, new, weight) if name is not None]
+    new, held_out, weight = given.get("new"), given.get("held_out"), given.get("weight")
+    drop = list(given.get("drop") or [])
+    roles = [name for name in (target, new, held_out, weight) if name is not None]
     rows.check_known([*roles, *drop])
     names = None
     if base_classes is not None:
@@ -118,7 +119,9 @@ def retrain_files(
     free = [n for n in rows.names if n not in {*roles, *drop} and (n not in rows.index or n in named)]
     chosen = choose_columns(production, free, {*roles, *drop}, all_columns)
     y = rows.classes(target, getattr(production, "classes_", None))
-    mask = None if new is None else rows.flags(new)
+    marks = {
+        name: None if column is None else rows.flags(column) for name, column in (("new", new), ("held_out", held_out))
+    }
     weights = None if weight is None else rows.weights(weight)
     X = rows.features(chosen.features, text_columns(production))
     if chosen.left_out:
@@ -132,7 +135,7 @@ def retrain_files(
         with warnings.catch_warnings():
             # The number of columns has been compared, and no more is known of a base without names.
             warnings.filterwarnings("ignore", message="X has feature names, but", category=UserWarning)
-            model.fit(X, y, weights, new=mask, base_classes=names)
+            model.fit(X, y, weights, **marks, base_classes=names)
     except TypeError as error:
         if str(error).startswith("LowChurnClassifier: "):  # worded there: rows that the base cannot take
             raise ValueError(str(error)) from error

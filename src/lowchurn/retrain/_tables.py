@@ -127,7 +127,7 @@ class Rows:
                 return np.array([word == yes for word in words])
         shown = ", ".join(repr(value) for value in sorted(set(map(str, values)))[:5])
         raise ValueError(
-            f"{WHO}: the column {name!r} of new rows must contain true and false, yes and no, or 1 and 0, got {shown}."
+            f"{WHO}: the column {name!r} must contain true and false, yes and no, or 1 and 0, got {shown}."
         )
 
     def weights(self, name: str) -> np.ndarray:
