@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lowchurn.estimator import LowChurnClassifier, load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _MODULES = ("audit", "metrics", "report", "scoring", "selection", "strategies", "theory")
 _FROM_ESTIMATOR = ("LowChurnClassifier", "load")
