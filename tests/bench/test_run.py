@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-import lowchurn
+from lowchurn import __version__
 from lowchurn.bench import run as run_module
 from lowchurn.bench.loading import load
 from lowchurn.bench.protocol import Protocol, count_weights, dial_settings, paper_settings, settings_of
@@ -193,7 +193,7 @@ def test_rows_of_another_store_are_imported_once(tmp_path, monkeypatch):
 
 def test_the_version_names_the_commit(monkeypatch):
     monkeypatch.setenv("LOWCHURN_COMMIT", "abc123")
-    assert code_version() == f"{lowchurn.__version__}+abc123"
+    assert code_version() == f"{__version__}+abc123"
 
 
 def lowchurn(*arguments, **options):
