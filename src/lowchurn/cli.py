@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ALSO = {
     "audit": {"features": "--feature"},
     "retrain": {"trusted": "--trust", "random_state": "--seed", "classes": "--class"},
-    "dial": {"trusted": "--trust"},
+    "dial": {"trusted": "--trust", "strategies": "--strategies", "held_out": "--held-out"},
 }
 EXITS = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in CODES.items()) + "."
 
