@@ -236,10 +236,10 @@ def _read_parquet(path: Path) -> Rows:
         table = file.read()
     try:
         described = (table.schema.pandas_metadata or {}).get("index_columns", [])
-        index = {name for name in described if isinstance(name, str)}
+        named = {name for name in described if isinstance(name, str)}
     except (AttributeError, TypeError, ValueError):  # not written by pandas
-        index = set()
-    index = tuple(name for name in table.column_names if name in {*index, INDEX})
+        named = set()
+    index = tuple(name for name in table.column_names if name in {*named, INDEX})
     plain = [
         pyarrow.compute.cast(column, column.type.value_type)
         if pyarrow.types.is_dictionary(column.type) and not _is_text(column.type.value_type)
