@@ -62,6 +62,7 @@ def test_every_option_has_a_sentence_of_help():
         (("demo", "--max-churn", "1.5"), "demo: --max-churn must be in (0, 1), got 1.5."),
         (("demo", "--max-churn", "0"), "demo: --max-churn must be in (0, 1), got 0.0."),
         (("demo", "--seed", "-1"), "'--seed'"),
+        (("retrain", "--data", "a", "--target", "b", "--out", "c", "--seed", str(2**32)), "'--seed'"),
         (("dmo",), "Did you mean 'demo'?"),
         (("retrain",), "Missing option '--data'. See lowchurn retrain --help."),
         (("retrain", "--data"), "'--data' requires an argument"),

@@ -250,3 +250,25 @@ def test_a_full_or_closed_output(tmp_path):
         ["/bin/sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-c", PRINTS, "rich"], check=False
     )
     assert closed.returncode == 1
+
+
+def test_letters_that_the_output_does_not_have_are_written_as_escapes():
+    script = "import sys, typer\nfrom lowchurn._exits import run_command\napp = typer.Typer()\n"
+    script += "app.command()(lambda: print('caf\\xe9'))\nsys.exit(run_command(app, []))"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"caf\\xe9\n", b"")
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path, monkeypatch, capsys):
+    app = typer.Typer()
+    app.command()(lambda: None)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run_command(app, []) == 2
+    assert capsys.readouterr().err == "error: the current folder is not there any more. Change to another one.\n"

@@ -14,6 +14,7 @@ NAMES = {
     "proba": "--proba",
     "threshold": "--threshold",
     "id": "--id",
+    "trusted": "--trust",
     "max_churn": "--max-churn",
     "features": "--feature",
 }
@@ -45,6 +46,7 @@ def test_values_that_are_no_text_are_shown():
         ("audit: on_mismatch='inner' left out 3", "audit: --on-mismatch inner left out 3"),
         ("audit: say classes=(negative, positive).", "audit: say --class negative --class positive."),
         ("Name it: proba= (one), threshold=, or id=.", "Name it: --proba (one), --threshold, or --id."),
+        ("load: trust it with trusted=['m x.pkl', 'a.B'].", "load: trust it with --trust 'm x.pkl' --trust a.B."),
         ("audit: classes must differ, got ['a'].", "audit: --class must differ, got ['a']."),
         ("audit: threshold must be in [0, 1], got 3.", "audit: --threshold must be in [0, 1], got 3."),
         ("gate: set max_churn or features.", "gate: set --max-churn or features."),

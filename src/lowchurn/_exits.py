@@ -75,7 +75,10 @@ def run_command(app: typer.Typer, arguments: Sequence[str], also: Mapping[str, M
     arguments, debug = _without_debug(arguments)
     command = typer.main.get_command(app)
     names = _names(command, arguments, also or {})
+    if hasattr(sys.stdout, "reconfigure"):  # a terminal without some letter is no reason to fail when all is done
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        _check_folder()
         with _signals_raised(), _plain_warnings(names):
             code = _invoke(command, arguments)
             if sys.stdout is not None:  # closed by the caller
@@ -87,6 +90,13 @@ def run_command(app: typer.Typer, arguments: Sequence[str], also: Mapping[str, M
         return _explained(error, names, debug)
     finally:
         _flush_or_drop()
+
+
+def _check_folder() -> None:
+    try:
+        os.getcwd()
+    except OSError:
+        raise ValueError("the current folder is not there any more. Change to another one.") from None
 
 
 def tell(kind: str, text: object, style: str = "") -> None:

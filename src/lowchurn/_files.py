@@ -276,7 +276,7 @@ def _is_stale(entry: os.DirEntry[str], host: str, pid: int) -> bool:
 
 def _mark(name: str) -> str:
     # A draft's name is longer than its file's; file systems allow 255 bytes.
-    short = name.encode()[:180].decode(errors="ignore")
+    short = os.fsencode(name)[:180].decode(sys.getfilesystemencoding(), errors="ignore")
     return f".{short}.{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.lowchurn"
 
 

@@ -15,14 +15,15 @@ _VERBS = "must|cannot|needs|has to|is not|and|or"
 _QUOTES = ("'", '"')
 # Quoted text is a value, such as a path or the name of a column: nothing in it is a setting.
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_LIST = rf"\[(?:{_QUOTED})(?:, (?:{_QUOTED}))*\]"
 
 
 def as_options(message: str, names: Mapping[str, str]) -> str:
     """Name the settings in an error message as options of the command line.
 
-    Renamed are ``name=``, ``name='value'``, ``name=(a, b)``, names with an underscore, and any name that is the
-    subject of the message (``audit: classes must differ``). Quoted values and the list behind "Known:" are left as
-    they are, since they come from data.
+    Renamed are ``name=``, ``name='value'``, ``name=(a, b)``, ``name=['a', 'b']``, names with an underscore, and any
+    name that is the subject of the message (``audit: classes must differ``). Quoted values and the list behind
+    "Known:" are left as they are, since they come from data.
 
     Parameters
     ----------
@@ -45,7 +46,7 @@ def as_options(message: str, names: Mapping[str, str]) -> str:
     each = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     long = "|".join(sorted((re.escape(n) for n in names if "_" in n), key=len, reverse=True)) or "(?!)"
     settings = re.compile(
-        rf"(?<![\w.\[=-])(?P<set>{each})=(?P<value>{_QUOTED}|\([^()'\"]*\)|[\w.+-]*\w)?(?![\w=])"
+        rf"(?<![\w.\[=-])(?P<set>{each})=(?P<value>{_QUOTED}|{_LIST}|\([^()'\"]*\)|[\w.+-]*\w)?(?![\w=])"
         rf"|(?P<quoted>{_QUOTED})"
         rf"|(?P<start>^\w+: )(?P<subject>{each})(?= (?:{_VERBS})\b)"
         rf"|(?<![\w.\[=-])(?P<long>{long})(?![\w=])"
@@ -63,6 +64,8 @@ def as_options(message: str, names: Mapping[str, str]) -> str:
             return option
         if value.startswith("("):
             return " ".join(f"{option} {shlex.quote(v.strip())}" for v in value[1:-1].split(",") if v.strip())
+        if value.startswith("["):
+            return " ".join(f"{option} {shlex.quote(v[1:-1])}" for v in re.findall(_QUOTED, value))
         return f"{option} {shlex.quote(value[1:-1]) if value[0] in _QUOTES else value}"
 
     return settings.sub(renamed, said) + known + listed

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 ALSO = {
     "audit": {"features": "--feature"},
     "retrain": {"trusted": "--trust", "random_state": "--seed", "classes": "--class"},
-    "dial": {"trusted": "--trust"},
+    "dial": {"trusted": "--trust", "strategies": "--strategies", "held_out": "--held-out"},
 }
+# What numpy takes, and the demo adds one.
+LARGEST_SEED = 2**32 - 2
 EXITS = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in CODES.items()) + "."
 
 app = typer.Typer(
@@ -60,7 +62,9 @@ def _options(
 @app.command()
 def demo(
     max_churn: Annotated[float, typer.Option(help="Share of predictions that may change, such as 0.05.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Seed of the split and of the initial weights.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the split and of the initial weights.", min=0, max=LARGEST_SEED)
+    ] = 0,
 ) -> None:
     """Retrain a digit classifier the plain way and the low-churn way, and compare them (a few seconds)."""
     from lowchurn.checks import check_number
@@ -212,7 +216,9 @@ def retrain(
     trust: Annotated[
         list[str] | None, typer.Option(help="Type or pickle file that may be read. May be repeated.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the rows held out and of the initial weights.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the rows held out and of the initial weights.", min=0, max=LARGEST_SEED)
+    ] = 0,
 ) -> None:
     """Retrain a model from files within a churn budget.
 

@@ -11,7 +11,12 @@ from lightgbm import LGBMClassifier
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_classification
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, VotingClassifier
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -89,8 +94,9 @@ def test_a_base_that_does_not_tell_its_kind_asks_for_an_estimator(form, tmp_path
         (CalibratedClassifierCV(FrozenEstimator(GaussianNB().fit(X, Y))).fit(X, Y), CalibratedClassifierCV),
         (low(GaussianNB(), base=GaussianNB().fit(X[:200], Y[:200]), max_churn=0.5).fit(X, Y), GaussianNB),
         (clone(LOGISTIC).fit(X, Y), Pipeline),
+        (StackingClassifier([("nb", GaussianNB())], cv=2).fit(X, Y), StackingClassifier),
     ],
-    ids=["frozen", "threshold", "calibrated", "low-churn", "pipeline"],
+    ids=["frozen", "threshold", "calibrated", "low-churn", "pipeline", "stack"],
 )
 def test_what_is_trained_is_of_the_kind_of_the_base(base, kind):
     model = quiet_fit(low(base=base))
@@ -178,6 +184,32 @@ def test_a_saved_base_answers_to_the_last_bit_as_in_production(model, classes, t
     for one, other in ((served, again), (served.dial(0.001), again.dial(0.001)), (served.dial(0.2), again.dial(0.2))):
         assert (one.predict_proba(X) == other.predict_proba(X)).all()
         assert (one.predict(X) == other.predict(X)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("m.txt", LGBMClassifier(n_estimators=8, n_jobs=1, verbose=-1)),
+        ("m.UBJ", XGBClassifier(n_estimators=8, n_jobs=1)),
+    ],
+)
+def test_a_native_file_is_a_part_of_what_is_saved(name, model, tmp_path):
+    model.fit(X[:100], Y[:100])
+    native = model.booster_ if name == "m.txt" else model
+    native.save_model(tmp_path / name.lower())
+    (tmp_path / name.lower()).rename(tmp_path / name)
+    served = quiet_fit(low(LOGISTIC, base=tmp_path / name, max_churn=0.001))
+    assert "base" in str(served.selection_)
+    served.save(tmp_path / "next.skops")
+    assert (lowchurn.load(tmp_path / "next.skops").predict_proba(X) == served.predict_proba(X)).all()
+
+
+def test_spaces_that_lightgbm_writes_as_underscores():
+    rows = pd.DataFrame(X[:, :2], columns=["hours per week", "zip_code"])
+    base = LGBMClassifier(n_estimators=8, n_jobs=1, verbose=-1).fit(rows[:200], Y[:200])
+    model = quiet_fit(low(base=base, max_churn=0.3), X=rows.assign(id=1.0))
+    was, now = base.predict(rows)[HELD], model.predict(rows.assign(id=1.0))[HELD]
+    assert model.selection_.churn == np.mean(was != now)
 
 
 def test_rounding_is_clipped_and_more_is_refused():

@@ -61,6 +61,12 @@ def test_names_that_look_made_up_are_names_where_the_table_has_them():
     assert choose_columns(base, ["f1", "row_id", "f0"]).features == ["f0", "f1"]
 
 
+def test_spaces_that_lightgbm_writes_as_underscores():
+    rows = pd.DataFrame({"zip code": [0.0, 1.0] * 30, "size_m": [1.0, 2.0] * 30})
+    base = LGBMClassifier(n_estimators=1, verbose=-1, n_jobs=1).fit(rows, [0, 1] * 30)
+    assert choose_columns(base, ["size_m", "zip code", "id"]).features == ["zip code", "size_m"]
+
+
 def test_missing_columns_are_an_error():
     base = LOGISTIC.fit(X, Y)
     with pytest.raises(ValueError, match=r"lack 1 of 2 columns that the base was fitted on: 'size'\. Add them"):

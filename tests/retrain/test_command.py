@@ -3,6 +3,7 @@
 import decimal
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 import skops.io
 from lightgbm import LGBMClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.pipeline import Pipeline
 
 import lowchurn
 from lowchurn import LowChurnClassifier, cli
@@ -43,6 +45,10 @@ def folder(table, tmp_path_factory):
     rows = old.drop(columns="label")
     base = choose_estimator("logistic", None, rows).fit(rows, old["label"].to_numpy())
     (folder / "prod.skops").write_bytes(skops.io.dumps(base))
+    labels = Pipeline([("columns", base[0]), ("model", RidgeClassifier())]).fit(rows, old["label"])
+    (folder / "labels.skops").write_bytes(skops.io.dumps(labels))
+    (folder / "list.skops").write_bytes(skops.io.dumps([1]))
+    (folder / "rows.pkl").write_bytes(pickle.dumps([1]))
     return folder
 
 
@@ -115,7 +121,10 @@ def test_a_dial_from_files(folder, table, tmp_path, lowchurn_cli):
     ("arguments", "words"),
     [
         (["nowhere.skops", "--max-churn", "0.02", "--out", "x.skops"], "nowhere.skops"),
-        (["plain.skops", "--max-churn", "0.02", "--out", "x.skops"], "there is no dial here"),
+        (
+            ["plain.skops", "--max-churn", "0.02", "--out", "x.skops"],
+            "there is no dial here, in 'plain.skops'. Retrain with a base and --strategies dial or --strategies auto.",
+        ),
         (["plain.skops", "--max-churn", "2", "--out", "plain.skops"], "--out must not overwrite the model"),
         (
             ["PROD", "--max-churn", "0.02", "--out", "x.skops"],
@@ -171,6 +180,11 @@ def test_an_uncertified_budget_is_exit_code_1_and_no_model(folder, tmp_path, low
         ({"--estimator": "forest"}, "--estimator must be one of"),
         ({"--drop": "age"}, "lack 1 of 5 columns"),
         ({"--new": "nothing"}, "unknown column"),
+        ({"--held-out": "label"}, "--held-out must be another column than the target"),
+        ({"--weight": "label"}, "--weight must be another column than the target"),
+        ({"--base": "rows.pkl"}, "where you trust this one, load with --trust rows.pkl."),
+        ({"--base": "list.skops"}, "--base must be the file of a fitted classifier, and 'list.skops' contains a list."),
+        ({"--base": "labels.skops"}, "RidgeClassifier does not. Say what to train: --estimator boosting or --est"),
     ],
     ids=str,
 )
@@ -179,9 +193,11 @@ def test_bad_usage_is_exit_code_2_without_a_traceback(folder, tmp_path, changes,
         "--data": folder / "rows.csv", "--target": "label", "--base": folder / "prod.skops", "--max-churn": "0.05",
         "--out": tmp_path / "next.skops", **changes,
     }  # fmt: skip
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
+    before = sorted(folder.iterdir())
     result = lowchurn_cli("retrain", *[x for pair in options.items() for x in pair])
     assert result.returncode == 2
+    assert sorted(folder.iterdir()) == before
     assert words in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
     assert list(tmp_path.iterdir()) == []
@@ -257,6 +273,17 @@ def test_a_text_column_of_digits_reaches_the_base_as_text(tmp_path, lowchurn_cli
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert lowchurn.load(tmp_path / "next.skops").score(rows, y) > 0.9
+
+
+def test_the_index_of_a_table_is_no_feature_unless_asked_for(table, tmp_path, lowchurn_cli):
+    table[["age", "label"]].to_csv(tmp_path / "rows.csv")
+    command = ("retrain", "--data", tmp_path / "rows.csv", "--target", "label", "--out", tmp_path / "next.skops",
+               "--estimator", "logistic")  # fmt: skip
+    result = lowchurn_cli(*command)
+    assert "left out, since they are the index of the table: 'Unnamed: 0'." in result.stderr
+    assert lowchurn.load(tmp_path / "next.skops").feature_names_in_.tolist() == ["age"]
+    assert lowchurn_cli(*command, "--all-columns").returncode == 0
+    assert lowchurn.load(tmp_path / "next.skops").feature_names_in_.tolist() == ["Unnamed: 0", "age"]
 
 
 def test_an_onnx_base_asks_what_to_train(folder, tmp_path, lowchurn_cli):

@@ -38,6 +38,7 @@ BIG = 2**53
         (["True", "2024-01-01"], np.array(["x", "y"], dtype=object), ["True", "2024-01-01"]),
         (["None", "mild"], np.array(["None", "mild"]), ["None", "mild"]),
         (["0", "3"], np.array([0, 1]), [0, 3]),
+        (["True", "false"], np.array([0, 1]), [1, 0]),  # a native file has no other names for its classes
     ],
     ids=str,
 )

@@ -115,6 +115,9 @@ def test_a_typo_in_a_column_of_numbers_is_told(csv):
         ("a,b\n1,\xe9\n".encode("latin-1"), "cannot be read as csv"),
         ("a,b\n1,2\n".encode("utf-16"), "cannot be read as csv"),
         (b"\x00\x01\x02", "cannot be read as csv"),
+        (("a,b\n" + 99999 * "1,2\n" + "1,\xe9\n").encode("latin-1"), "must be text in UTF-8"),
+        ("a;b\n1;2\n", "separated by commas, got ';'"),
+        ("a\tb\n1\t2\n", r"separated by commas, got '\\t'"),
         ('"a,b\n1,2\n', "cannot be read"),
     ],
     ids=lambda value: str(value)[:20],
@@ -125,7 +128,8 @@ def test_csv_files_that_are_none(csv, text, words):
 
 
 def test_a_column_without_a_name_is_called_as_pandas_calls_it(csv):
-    assert csv(",a\n0,1\n").names == ["Unnamed: 0", "a"]
+    rows = csv(",a\n0,1\n")
+    assert (rows.names, rows.index) == (["Unnamed: 0", "a"], ("Unnamed: 0",))
 
 
 def test_ten_thousand_columns(csv):

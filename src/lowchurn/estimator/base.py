@@ -175,7 +175,7 @@ def find_base(base: Any, trusted: Any = (), classes: Any = None) -> Any:
                 f"{WHO}: base must be a fitted classifier, got a torch module, which does not say its classes. "
                 "Wrap it: NetworkClassifier.wrap(module, classes, features)."
             )
-        if not (hasattr(base, "predict_proba") or hasattr(base, "predict") or callable(base)):
+        if not _answers(base):
             raise ValueError(
                 f"{WHO}: base must be a fitted classifier, a function that gives probabilities or a path, "
                 f"got {type(base).__name__}. Hand probabilities to fit as base_proba."
@@ -184,13 +184,23 @@ def find_base(base: Any, trusted: Any = (), classes: Any = None) -> Any:
     path = Path(base)
     if not path.is_file():
         raise ValueError(f"{WHO}: base must be a file that is there, got {str(path)!r}.")
-    if path.suffix == ".onnx":
+    if path.suffix.lower() == ".onnx":
         return OnnxModel(path)
-    if path.suffix in NATIVE_ENDINGS:
+    if path.suffix.lower() in NATIVE_ENDINGS:
         return native_model(path, classes)
     from lowchurn.estimator.saving import load
 
-    return load(path, trusted=trusted)
+    model = load(path, trusted=trusted)
+    if not _answers(model):
+        raise ValueError(
+            f"{WHO}: base must be the file of a fitted classifier, and {str(path)!r} contains a "
+            f"{type(model).__name__}. Save the model itself, with its preprocessing in a Pipeline."
+        )
+    return model
+
+
+def _answers(model: Any) -> bool:
+    return hasattr(model, "predict_proba") or hasattr(model, "predict") or callable(model)
 
 
 def unwrap(base: Any) -> Any:
@@ -215,23 +225,43 @@ def inner_model(base: Any) -> tuple[Any, Any]:
 
 def start_of(base: Base | GivenBase, X: Any) -> tuple[Any, Any]:
     """What training can start from; nothing where the base is no model, or one of other features."""
-    names, columns = feature_names(base.model), getattr(X, "columns", None)
+    columns = getattr(X, "columns", None)
+    names = feature_names(base.model, columns)
     other = names is not None and columns is not None and names != list(columns)
     return (None, None) if other or not base.servable else inner_model(base.model)
 
 
-def feature_names(model: Any) -> list[str] | None:
-    """The names of the columns that a model was fitted on, where it knows them; CatBoost has a name of its own."""
+def feature_names(model: Any, columns: Any = None) -> list[str] | None:
+    """The names of the columns that a model was fitted on, where it knows them; CatBoost has a name of its own.
+
+    They are spelled as the ``columns`` at hand, see :func:`as_spelled`.
+    """
     names = getattr(model, "feature_names_in_", None)
     if names is None and type(model).__module__.startswith("catboost"):
         names = getattr(model, "feature_names_", None)
         names = None if names is None or all(name.isdigit() for name in names) else names  # made up for arrays
-    return None if names is None else list(names)
+    return None if names is None else as_spelled(list(names), columns)
+
+
+def as_spelled(names: list[str], columns: Any) -> list[str]:
+    """Names of columns as a table spells them: LightGBM writes each space in a name as an underscore.
+
+    Examples
+    --------
+    >>> from lowchurn.estimator.base import as_spelled
+    >>> as_spelled(["hours_per_week", "zip_code"], ["zip_code", "zip code", "hours per week"])
+    ['hours per week', 'zip_code']
+    """
+    present = [] if columns is None else list(columns)
+    spaced = {name.replace(" ", "_"): name for name in present if isinstance(name, str)}
+    known = set(present)
+    return [name if name in known else spaced.get(name, name) for name in names]
 
 
 def own_features(model: Any, X: Any) -> Any:
     """The columns that a model was fitted on, by name, where both sides have names."""
-    names, columns = feature_names(model), getattr(X, "columns", None)
+    columns = getattr(X, "columns", None)
+    names = feature_names(model, columns)
     if names is None or columns is None:
         return X
     present = list(columns)

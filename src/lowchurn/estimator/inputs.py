@@ -108,7 +108,7 @@ def warn_of_few_rows(terms: Terms, budget: float | None) -> None:
     if budget is not None and terms.hard and terms.rows * budget < 1:
         warnings.warn(
             f"{WHO}: {terms.rows:.0f} held-out rows are few for max_churn={budget:g}: one changed "
-            "row is above the budget. Give more rows or raise validation_fraction.",
+            "row is above the budget. Give more rows, or hold more of them out with held_out=.",
             stacklevel=3,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sklearn.base import clone
+from sklearn.ensemble import StackingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
@@ -14,6 +15,7 @@ from sklearn.utils.validation import assert_all_finite
 from lowchurn.estimator.base import unwrap
 from lowchurn.estimator.labels import WHO
 from lowchurn.learners import ALL, Learner, blueprint
+from lowchurn.learners.base import NothingToTrain
 from lowchurn.learners.torch import NetworkClassifier, is_network
 
 
@@ -31,11 +33,14 @@ def find_estimator(estimator: Any, base: Any, has_base: bool, seed: int | None) 
             f"{WHO}: estimator must be a classifier with fit, got {type(estimator).__name__}. "
             "Give an unfitted classifier or a Pipeline that ends in one."
         )
-    if not hasattr(estimator, "predict_proba"):
-        name = type(take_apart(estimator)[1]).__name__
-        raise ValueError(
-            f"{WHO}: estimator must give probabilities (predict_proba), and {name} does not. "
-            f"Give estimator=CalibratedClassifierCV({name}()), or another classifier."
+    model = take_apart(estimator)[1]
+    # Before it is fitted, a stack without a final estimator does not know that it is to be a LogisticRegression.
+    stacked = isinstance(model, StackingClassifier) and model.final_estimator is None
+    if not hasattr(estimator, "predict_proba") and not stacked:
+        name = type(model).__name__
+        raise NothingToTrain(
+            f"estimator must give probabilities (predict_proba), and {name} does not.",
+            f"Give estimator=CalibratedClassifierCV({name}()), or another classifier.",
         )
     return estimator
 
@@ -50,9 +55,10 @@ def own_kind(base: Any) -> Any:
         return Pipeline([*steps, (base.steps[-1][0], own_kind(base[-1]))], memory=base.memory)
     if base is None or not any(learner.has_blueprint(base) for learner in ALL):
         what = "a table of its answers" if base is None else f"a {type(base).__name__}"
-        raise ValueError(
-            f"{WHO}: estimator=None trains the base's own kind again, and the base is {what}, which does not tell how "
-            "to train one. Give estimator=, the classifier to train."
+        raise NothingToTrain(
+            f"estimator=None trains the base's own kind again, and the base is {what}, which does not tell how to "
+            "train one.",
+            "Give estimator=, the classifier to train.",
         )
     return thawed(blueprint(base), copied=True)
 

@@ -287,15 +287,18 @@ def base_part(base: Base) -> Behind:
     served = base.served
     if isinstance(served, Behind):
         return served
-    if not isinstance(served, BaseEstimator):
+    if isinstance(served, Pipeline) and _has_own_files(served[-1]):  # the names of its columns go along
+        return Behind(served[:-1], served[-1], getattr(served, "feature_names_in_", None))
+    if not isinstance(served, BaseEstimator) and not _has_own_files(served):
         raise ValueError(
             f"save: the base is a part of what is served, and a {type(base.model).__name__} cannot be written to this "
-            "file. Give the base as one fitted estimator, or serve a single trained model."
+            "file. Raise max_churn=, so that a trained model keeps it alone, or give the base as one fitted estimator."
         )
-    if isinstance(served, Pipeline) and any(own.saves(served[-1]) for own in ALL if own is not RowsLearner):
-        # Its last step has files of its own kind; the names of its columns go along.
-        return Behind(served[:-1], served[-1], getattr(served, "feature_names_in_", None))
     return Behind(None, served)
+
+
+def _has_own_files(model: Any) -> bool:
+    return any(learner.saves(model) for learner in ALL if learner is not RowsLearner)
 
 
 def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:

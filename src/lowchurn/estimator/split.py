@@ -208,9 +208,10 @@ def split_for_budget(
                 f"class {label!r} has one row. Add rows, leave the class out, or say held_out."
             )
         if n - choose_rows - certify_rows < len(classes):
+            lower = "" if validation_fraction is None else " or lower validation_fraction"
             raise ValueError(
                 f"{WHO}: {n} rows are fewer than the split needs: {choose_rows + certify_rows} held out and "
-                f"at least {len(classes)} to train on. Add rows or lower validation_fraction."
+                f"at least {len(classes)} to train on. Add rows{lower}."
             )
     elif mask.all() or not mask.any() or (confidence is not None and mask.sum() < 2):
         raise ValueError(f"{WHO}: held_out must leave rows on both sides, got {mask.sum()} of {len(mask)} rows.")

@@ -231,6 +231,28 @@ def _attempt(learner: Learner, X: Any, job: Job, base: Any) -> tuple[Any, list[s
         return error, learner.notes
 
 
+class NothingToTrain(ValueError):
+    """An estimator that cannot be trained here, or a base that does not tell how to train its kind.
+
+    Parameters
+    ----------
+    reason : str
+        A sentence.
+    remedy : str
+        What to do in Python; the command line has other words for it.
+
+    Examples
+    --------
+    >>> from lowchurn.learners.base import NothingToTrain
+    >>> print(NothingToTrain("The base is a function.", "Give estimator=."))
+    LowChurnClassifier: The base is a function. Give estimator=.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"LowChurnClassifier: {reason} {remedy}")
+        self.reason = reason
+
+
 def extra_missing(who: str, library: str, extra: str) -> ImportError:
     """The error for a library that is not installed, with the cure."""
     return ImportError(f'{who}: {library} is not installed. Run: pip install "lowchurn[{extra}]"')

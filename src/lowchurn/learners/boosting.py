@@ -23,7 +23,7 @@ from sklearn.utils import _safe_indexing
 
 from lowchurn._model_files import Label, Refused, hex_number, labels_from_plain, labels_to_plain, read_record
 from lowchurn._reading import check_structure
-from lowchurn.learners.base import Job, Learner, class_weights, weighted_mass
+from lowchurn.learners.base import Job, Learner, NothingToTrain, class_weights, weighted_mass
 
 HELD_OUT = 10  # one row of so many finds the number of rounds, where an estimator stops early
 WHOLE = "whole"  # the setting of a stage that is a model in production, which answers to the last bit as it does there
@@ -415,9 +415,9 @@ class BoostingLearner(Learner):
     @classmethod
     def blueprint_of_stages(cls, base: BoostedModel) -> Any:
         """An unfitted estimator with the parameters in the native file of a model."""
-        raise ValueError(
-            f"LowChurnClassifier: a model file of {cls.name} does not contain the parameters of its training. "
-            "Give estimator=, what to train."
+        raise NothingToTrain(
+            f"a model file of {cls.name} does not contain the parameters of its training.",
+            "Give estimator=, what to train.",
         )
 
     @classmethod

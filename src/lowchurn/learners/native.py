@@ -50,13 +50,13 @@ def native_model(path: str | Path, classes: Any = None) -> Any:
     """
     path = Path(path)
     who, name = "native_model", repr(str(path))
-    if path.suffix not in READERS:
+    if path.suffix.lower() not in READERS:
         raise ValueError(f"{who}: path must end in one of {', '.join(NATIVE_ENDINGS)}, got {name}.")
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{who}: cannot read {name}: {error.strerror}.") from None
-    model = READERS[path.suffix].read_native(who, path, data)
+    model = READERS[path.suffix.lower()].read_native(who, path, data)
     if classes is None:
         return model
     labels = np.asarray(classes)

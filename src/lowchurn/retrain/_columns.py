@@ -11,6 +11,8 @@ import numpy as np
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 
+from lowchurn.estimator.base import as_spelled
+
 WHO = "retrain"
 # Names that libraries make up for arrays: Column_0 (LightGBM), 0 (CatBoost), f0 (XGBoost).
 _MADE_UP = re.compile(r"(?:Column_|f)?(\d+)")
@@ -67,7 +69,7 @@ def choose_columns(
     missing = [name for name in names if name not in present]
     if missing:
         again = [name for name in missing if name in dropped]
-        remedy = f"Do not drop {listed(again)}" if again else "Add them, or use the file that the base was fitted on"
+        remedy = f"Do not drop {listed(again)}, nor give it another role" if again else "Add them, or rename yours"
         raise ValueError(
             f"{WHO}: the data lack {len(missing)} of {len(names)} columns that the base was fitted on: "
             f"{listed(missing)}. {remedy}."
@@ -132,7 +134,7 @@ def feature_names(model: Any, columns: Collection[str] = ()) -> list[str] | None
         except Exception:  # another library's, or unfitted
             continue
         if names is not None and len(names) and (not _made_up(names) or set(names) <= set(columns)):
-            return [str(name) for name in names]
+            return as_spelled([str(name) for name in names], columns)
     inner = model[-1] if isinstance(model, Pipeline) and len(model) == 1 else getattr(model, "estimator", None)
     return None if inner is None or inner is model else feature_names(inner, columns)
 

@@ -6,7 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from lowchurn.estimator import LowChurnClassifier
 from lowchurn.estimator.base import find_base
 from lowchurn.estimator.saving import load, save
 from lowchurn.retrain._columns import Chosen, choose_columns, feature_names, listed, text_columns
-from lowchurn.retrain._estimators import choose_estimator
+from lowchurn.retrain._estimators import SAY_WHAT, choose_estimator
 from lowchurn.retrain._labels import classes_from_text
 from lowchurn.retrain._tables import read_rows
 
@@ -40,7 +40,7 @@ class Retrained:
     model: Any
     written: bool
     left_out: tuple[str, ...] = ()
-    """Columns of the data that the base does not have."""
+    """Columns of the data that the base does not have, and the index of a table of pandas."""
 
 
 def retrain_files(
@@ -79,7 +79,8 @@ def retrain_files(
     trusted : list of str, optional
         See :func:`lowchurn.load`.
     all_columns : bool
-        Train on columns that the base does not have as well; without it they are left out.
+        Train on columns that the base does not have, and on the index of a table of pandas, as well; without it they
+        are left out.
     base_classes : list of str, optional
         The classes in the order of the base's outputs, where its file does not contain them.
     **options
@@ -99,25 +100,28 @@ def retrain_files(
     check_choice(WHO, "estimator", estimator, ("auto", "base", "boosting", "logistic"))
     check_outputs(WHO, {"out=": out, "report=": report}, {"data=": data, "base=": base})
     if base is not None and Path(base).suffix.lower() == ".onnx" and estimator in ("auto", "base"):
-        raise ValueError(
-            f"{WHO}: an ONNX file cannot be trained again. Say what to train: estimator='boosting' or "
-            "estimator='logistic'."
-        )
+        raise ValueError(f"{WHO}: an ONNX file cannot be trained again. {SAY_WHAT}")
     model = LowChurnClassifier(**options)
     model._check_parameters()
     rows = read_rows(data)
     given = columns or {}
     new, held_out, weight = given.get("new"), given.get("held_out"), given.get("weight")
     drop = list(given.get("drop") or [])
-    roles = [name for name in (target, new, held_out, weight) if name is not None]
+    marking = {"new": new, "held_out": held_out, "weight": weight}
+    roles = [name for name in (target, *marking.values()) if name is not None]
     rows.check_known([*roles, *drop])
+    for option, name in marking.items():
+        if name == target:
+            raise ValueError(f"{WHO}: {option}= must be another column than the target, got {name!r}.")
     names = None
     if base_classes is not None:
         names = classes_from_text(f"{WHO}: base_classes", list(base_classes), np.unique(rows.classes(target)))
     production = None if base is None else find_base(base, trusted or (), names)
     named = feature_names(production, rows.names) or ()
-    free = [n for n in rows.names if n not in {*roles, *drop} and (n not in rows.index or n in named)]
+    index = [n for n in rows.index if n not in {*roles, *drop, *named} and not all_columns]
+    free = [n for n in rows.names if n not in {*roles, *drop, *index}]
     chosen = choose_columns(production, free, {*roles, *drop}, all_columns)
+    chosen = replace(chosen, left_out=(*index, *chosen.left_out))
     y = rows.classes(target, getattr(production, "classes_", None))
     marks = {
         name: None if column is None else rows.flags(column) for name, column in (("new", new), ("held_out", held_out))
@@ -125,9 +129,10 @@ def retrain_files(
     weights = None if weight is None else rows.weights(weight)
     X = rows.features(chosen.features, text_columns(production))
     if chosen.left_out:
+        why = "they are the index of the table" if production is None else "the base does not have them"
         warnings.warn(
-            f"{WHO}: left out, since the base does not have them: {listed(chosen.left_out, 20)}. Train on them as well "
-            "with all_columns=True.",
+            f"{WHO}: left out, since {why}: {listed(chosen.left_out, 20)}. Train on them as well with "
+            "all_columns=True.",
             stacklevel=2,
         )
     model.set_params(estimator=choose_estimator(estimator, production, X), base=production)
@@ -185,6 +190,11 @@ def dial_file(
     if not isinstance(found, LowChurnClassifier):
         raise ValueError(
             f"dial: {str(path)!r} must hold a retrained model with its dial, got a {type(found).__name__}."
+        )
+    if getattr(found, "_desk", None) is None:
+        raise ValueError(
+            f"dial: there is no dial here, in {str(path)!r}. Retrain with a base and strategies='dial' or "
+            "strategies='auto'."
         )
     return _write(found.dial(max_churn, confidence=confidence), out, report, {"dialled_from": path})
 

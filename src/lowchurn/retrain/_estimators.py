@@ -14,9 +14,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
+from lowchurn.estimator.own_kind import find_estimator
+from lowchurn.learners.base import NothingToTrain
 from lowchurn.retrain._columns import listed
 
 WHO = "retrain"
+SAY_WHAT = "Say what to train: estimator='boosting' or estimator='logistic'."
 
 
 def choose_estimator(name: str, base: Any, X: Any) -> Any:
@@ -33,6 +36,10 @@ def choose_estimator(name: str, base: Any, X: Any) -> Any:
     if name == "base" and base is None:
         raise ValueError(f"{WHO}: estimator='base' needs a base, got none. Give base=.")
     if name == "base" or (name == "auto" and base is not None):
+        try:
+            find_estimator(None, base, has_base=True, seed=None)
+        except NothingToTrain as error:
+            raise ValueError(f"{WHO}: {error.reason} {SAY_WHAT}") from error
         return None
     kinds = {column: _kind(X[column]) for column in X.columns}
     dates = [column for column, kind in kinds.items() if kind == "dates"]

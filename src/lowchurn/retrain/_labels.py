@@ -63,6 +63,8 @@ def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.nda
             return np.array([bool(int(Decimal(text))) for text in texts])
         raise _unlike(where, known, different)
     if kind == "numbers":
+        if different <= set(TRUE_FALSE) and set(np.asarray(known).tolist()) <= {0, 1}:
+            return _as_numbers(where, [TRUE_FALSE[text] for text in texts], known)
         wrong = {text for text in different if NUMBER.fullmatch(text) is None}
         if wrong:
             raise _unlike(where, known, wrong)

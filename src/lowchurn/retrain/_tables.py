@@ -24,6 +24,10 @@ from lowchurn.retrain._labels import MISSING, classes_from_text, classes_from_va
 WHO = "retrain"
 # A row of a CSV file must fit into a block.
 BLOCK_BYTES = 1 << 26
+# What pandas calls the index of a table that it has written to CSV and read again.
+INDEX = "Unnamed: 0"
+# That other programs write in place of commas.
+SEPARATORS = (";", "\t", "|")
 # Weights beyond these make sums overflow, or training stop at its first step.
 SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-9, 1e9
 PAIRS = (("true", "false"), ("yes", "no"), ("1", "0"), ("1.0", "0.0"))
@@ -186,7 +190,8 @@ def read_rows(path: str | Path) -> Rows:
     try:
         rows = _read_csv(path) if suffix == ".csv" else _read_parquet(path)
     except (OSError, UnicodeError, csv.Error, pyarrow.ArrowException) as error:
-        raise ValueError(f"{WHO}: {str(path)!r} cannot be read as {suffix[1:]} ({error}).") from error
+        rule = " It must be text in UTF-8, with a value for each column in every row." if suffix == ".csv" else ""
+        raise ValueError(f"{WHO}: {str(path)!r} cannot be read as {suffix[1:]} ({error}).{rule}") from error
     names = rows.names
     double = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if double:
@@ -204,6 +209,9 @@ def _read_csv(path: Path) -> Rows:
         header = next(csv.reader(file), [])
     if not header:
         raise ValueError(f"{WHO}: {str(path)!r} is empty.")
+    other = next((sign for sign in SEPARATORS if len(header) == 1 and sign in header[0]), None)
+    if other is not None:
+        raise ValueError(f"{WHO}: the values in {str(path)!r} must be separated by commas, got {other!r}. Save it so.")
     # One type for all columns, so that nothing is guessed; rows with more or fewer values than names are refused.
     table = pa.csv.read_csv(
         path,
@@ -217,7 +225,7 @@ def _read_csv(path: Path) -> Rows:
         raise ValueError(f"{WHO}: the first line of {str(path)!r} cannot be read as names of columns.")
     # as pandas calls them, which writes its index as a column without a name
     names = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
-    return Rows(path, table.rename_columns(names), typed=False)
+    return Rows(path, table.rename_columns(names), typed=False, index=tuple({INDEX} & set(names)))
 
 
 def _read_parquet(path: Path) -> Rows:
@@ -228,9 +236,10 @@ def _read_parquet(path: Path) -> Rows:
         table = file.read()
     try:
         described = (table.schema.pandas_metadata or {}).get("index_columns", [])
-        index = tuple(name for name in described if isinstance(name, str))
+        named = {name for name in described if isinstance(name, str)}
     except (AttributeError, TypeError, ValueError):  # not written by pandas
-        index = ()
+        named = set()
+    index = tuple(name for name in table.column_names if name in {*named, INDEX})
     plain = [
         pyarrow.compute.cast(column, column.type.value_type)
         if pyarrow.types.is_dictionary(column.type) and not _is_text(column.type.value_type)
