@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from lowchurn.estimator.base import align
+from lowchurn.estimator.base import WHO, align
 from lowchurn.estimator.frontier import Candidate, Frontier, mean_interval, share_interval
 from lowchurn.estimator.labels import positions, training_labels
 from lowchurn.estimator.own_kind import refuse_nan, take_apart
@@ -417,6 +417,11 @@ class Trials:
         """
         assert self.ruler is not None
         if not np.isfinite(proba).all():
+            if not self.frontier:
+                raise ValueError(
+                    f"{WHO}: a plain retrain by {type(self.learner.estimator).__name__} gives probabilities that are "
+                    "not finite. Check the features (constant or huge ones?), or choose another estimator."
+                )
             raise Diverged("its probabilities are not finite.")
         plain = self.probas[0] if self.probas else None
         if plain is None or strategy.base_share == 0 or strategy.blend is not None:

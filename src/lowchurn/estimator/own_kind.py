@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sklearn.base import clone
+from sklearn.ensemble import StackingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
@@ -26,18 +27,26 @@ def find_estimator(estimator: Any, base: Any, has_base: bool, seed: int | None) 
         return NetworkClassifier(estimator, random_state=seed)
     if estimator is None:
         estimator = own_kind(base) if has_base else LogisticRegression(max_iter=1000)
-    elif not hasattr(estimator, "fit"):
+    elif isinstance(estimator, type) or not hasattr(estimator, "fit"):
         raise ValueError(
-            f"{WHO}: estimator must be a classifier with fit, got {type(estimator).__name__}. "
+            f"{WHO}: estimator must be a classifier with fit, got {estimator!r:.80}. "
             "Give an unfitted classifier or a Pipeline that ends in one."
         )
-    if not hasattr(estimator, "predict_proba"):
+    if not gives_probabilities(estimator):
         name = type(take_apart(estimator)[1]).__name__
         raise ValueError(
             f"{WHO}: estimator must give probabilities (predict_proba), and {name} does not. "
             f"Give estimator=CalibratedClassifierCV({name}()), or another classifier."
         )
     return estimator
+
+
+def gives_probabilities(estimator: Any) -> bool:
+    """Whether an unfitted estimator will have ``predict_proba``; a stacking classifier has it only when fitted."""
+    final = take_apart(estimator)[1]
+    if isinstance(final, StackingClassifier):
+        return final.final_estimator is None or gives_probabilities(final.final_estimator)
+    return hasattr(final, "predict_proba")
 
 
 def own_kind(base: Any) -> Any:
