@@ -352,9 +352,7 @@ def look_up(given: Any, given_classes: Any, ids: Any, n: int) -> tuple[Any, Any]
         raise ValueError(f"{WHO}: base_proba keyed by id needs ids=, one for each row of X.")
     # A list keeps the types that it has: numpy would turn some numbers into text, or into float64.
     wanted = list(ids) if isinstance(ids, list | tuple) else np.asarray(ids).tolist()
-    wanted = [
-        key.item() if isinstance(key, np.generic) else tuple(key) if isinstance(key, list) else key for key in wanted
-    ]
+    wanted = [tuple(key) if isinstance(key, list) else key for key in wanted]
     if len(wanted) != n:
         raise ValueError(f"{WHO}: ids must hold one id for each of {n} rows, got {len(wanted)}.")
     if isinstance(given, Mapping):

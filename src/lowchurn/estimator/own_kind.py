@@ -28,8 +28,9 @@ def find_estimator(estimator: Any, base: Any, has_base: bool, seed: int | None) 
     if estimator is None:
         estimator = own_kind(base) if has_base else LogisticRegression(max_iter=1000)
     elif isinstance(estimator, type) or not hasattr(estimator, "fit"):
+        name = f"the class {estimator.__name__}" if isinstance(estimator, type) else type(estimator).__name__
         raise ValueError(
-            f"{WHO}: estimator must be a classifier with fit, got {estimator!r:.80}. "
+            f"{WHO}: estimator must be a classifier with fit, got {name}. "
             "Give an unfitted classifier or a Pipeline that ends in one."
         )
     if not gives_probabilities(estimator):
