@@ -44,9 +44,12 @@ def as_labels(labels: Any) -> np.ndarray:
     >>> as_labels([2**63, -1])
     array([9223372036854775808, -1], dtype=object)
     """
-    if hasattr(labels, "to_numpy"):  # pandas and polars know their types; numpy would turn some into float64
+    if hasattr(labels, "to_numpy") and not type(labels).__module__.startswith("pyarrow"):
+        # pandas and polars know their types; numpy would turn some into float64
         return np.asarray(labels.to_numpy())
     array = to_numpy(labels)
+    if array.dtype.kind == "T":  # numpy's strings of any length, which few libraries know
+        array = array.astype(object)
     if isinstance(labels, list | tuple) and array.ndim == 1:
         wide = array.dtype.kind == "f" and any(isinstance(v, int) and abs(v) > LARGEST_EXACT for v in labels)
         mixed = array.dtype.kind == "U" and not all(isinstance(v, str) for v in labels)

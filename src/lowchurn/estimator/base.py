@@ -11,7 +11,8 @@ model says. Hard labels become rows of zeros and a one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 
 from lowchurn._reading import one_line
-from lowchurn.checks import as_floats, as_labels, check_weightlike, clip_rounding, to_numpy
+from lowchurn.checks import ROUNDING, as_floats, as_labels, check_weightlike, clip_rounding, to_numpy
 from lowchurn.estimator.labels import GONE, WHO, codes, positions
 from lowchurn.learners import ALL, NATIVE_ENDINGS, native_model
 from lowchurn.learners.base import extra_missing
@@ -62,7 +63,8 @@ class Base:
             given = self._call(model, X)
         else:
             given = self._call(model.predict_proba if hasattr(model, "predict_proba") else model.predict, X)
-        return read_probabilities("the base", given, self._names, self.classes)
+        own_labels = hasattr(model, "predict") and hasattr(model, "predict_proba") and not hasattr(given, "columns")
+        return read_probabilities("the base", given, self._names, self.classes, any_sum=own_labels)
 
     @property
     def _names(self) -> Any:
@@ -78,13 +80,20 @@ class Base:
         try:
             given = ask(own_features(self.model, X))
         except NotFittedError as error:
-            raise ValueError(f"{WHO}: the base must be fitted, and it is not ({error}). Fit it first.") from error
+            raise ValueError(
+                f"{WHO}: the base must be fitted, and it is not ({one_line(error)}). Fit it first."
+            ) from error
         except Exception as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(
-                f"{WHO}: the base cannot predict these rows ({type(error).__name__}: {error}). "
+                f"{WHO}: the base cannot predict these rows ({type(error).__name__}: {one_line(error)}). "
                 "It must be fitted, and on the same features."
             ) from error
+        if not hasattr(given, "shape") and not isinstance(given, Sequence | np.ndarray):
+            raise ValueError(
+                f"{WHO}: the base must give labels or probabilities as an array, a list or a data frame, got "
+                f"{type(given).__name__}."
+            )
         rows, answers = row_count(X), row_count(given)
         if rows != answers:
             raise ValueError(f"{WHO}: the base must answer every row, got {answers} answers for {rows} rows.")
@@ -275,34 +284,48 @@ def row_count(rows: Any) -> int:
     return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
 
 
-def only_labels(given: Any) -> bool:
+def only_labels(given: Any, who: str = "the base") -> bool:
     """Whether an answer is one label per row rather than one probability per class."""
-    shape = np.shape(given) if not hasattr(given, "shape") else given.shape
+    shape = as_table(who, given).shape if not hasattr(given, "shape") else given.shape
     return len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
+
+
+def as_table(who: str, given: Any) -> np.ndarray:
+    try:
+        return np.asarray(to_numpy(given))
+    except ValueError as error:  # rows of several lengths
+        raise ValueError(
+            f"{WHO}: {who} must give one probability per class in every row ({one_line(error)})."
+        ) from None
 
 
 def read_decisions(who: str, given: Any, labels: Any, classes: np.ndarray) -> np.ndarray:
     """What was decided, as indices of ``classes``: by label, or by the largest probability; the first of equals."""
-    if only_labels(given):
+    if only_labels(given, who):
         return codes(who, given, classes)
     table, names = read_probabilities(who, given, labels, classes)
     return positions(names, classes)[table.argmax(axis=1)]
 
 
-def read_probabilities(who: str, given: Any, labels: Any, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def read_probabilities(
+    who: str, given: Any, labels: Any, classes: np.ndarray, any_sum: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities, shape (n, k), and the k labels of their columns; labels alone become one-hot rows.
 
-    Rounding of up to 1e-6 below 0 is clipped. Rows may sum to 1 within 1e-3, as rounded ones do.
+    Rounding of up to 1e-6 below 0 is clipped. Rows may sum to 1 within 1e-3, as rounded ones do. ``any_sum`` allows
+    other sums for three classes or more: those of one model per class against the rest, whose ``predict`` decides.
     """
-    if only_labels(given):
+    if only_labels(given, who):
         index = codes(who, given, classes)
         table = np.zeros((len(index), len(classes)))
         table[index != GONE, index[index != GONE]] = 1.0
         return table, classes
     if hasattr(given, "columns"):  # a data frame: the columns are the classes
         labels = list(given.columns) if labels is None else labels
-        given = np.stack([np.asarray(given[name]) for name in given.columns], axis=1)
-    table = np.asarray(to_numpy(given))
+        given = given.to_numpy()
+    table = as_table(who, given)
+    if table.dtype.kind == "O" and all(isinstance(value, Real) for value in table.ravel()):
+        table = table.astype(float)
     if table.ndim != 2:
         raise ValueError(f"{WHO}: {who} must give probabilities of shape (rows, classes), got shape {table.shape}.")
     table = np.asarray(as_floats(WHO, f"probabilities of {who}", table), dtype=float)
@@ -314,6 +337,8 @@ def read_probabilities(who: str, given: Any, labels: Any, classes: np.ndarray) -
             )
         labels = classes
     labels = as_labels(labels)
+    if labels.ndim != 1:
+        raise ValueError(f"{WHO}: the classes of {who} must be a list of {table.shape[1]} labels, got {labels!r}.")
     if len(labels) != table.shape[1]:
         raise ValueError(f"{WHO}: {who} gives {table.shape[1]} columns but names {len(labels)} classes.")
     if len(set(labels.tolist())) < len(labels):
@@ -321,6 +346,8 @@ def read_probabilities(who: str, given: Any, labels: Any, classes: np.ndarray) -
     table = clip_rounding(table)
     check_weightlike(WHO, f"probabilities of {who}", table)
     sums = table.sum(axis=1)
+    if any_sum and table.shape[1] > 2 and len(sums) and sums.min() > 0 and table.max() <= 1 + ROUNDING:
+        return table / sums[:, None] if np.abs(sums - 1).max() > 1e-3 else table, labels
     if len(sums) and np.abs(sums - 1).max() > 1e-3:
         row = int(np.abs(sums - 1).argmax())
         raise ValueError(
@@ -353,14 +380,18 @@ def look_up(given: Any, given_classes: Any, ids: Any, n: int) -> tuple[Any, Any]
     """The rows of a table keyed by id, in the order of ``ids``: a mapping, or a data frame indexed by id."""
     if ids is None:
         raise ValueError(f"{WHO}: base_proba keyed by id needs ids=, one for each row of X.")
-    wanted = np.asarray(ids).tolist()
+    # A list keeps the types that it has: numpy would turn some numbers into text, or into float64.
+    wanted = list(ids) if isinstance(ids, list | tuple) else np.asarray(ids).tolist()
+    wanted = [tuple(key) if isinstance(key, list) else key for key in wanted]
     if len(wanted) != n:
         raise ValueError(f"{WHO}: ids must hold one id for each of {n} rows, got {len(wanted)}.")
     if isinstance(given, Mapping):
-        keys, table = list(given), as_labels(list(given.values()))
-    elif hasattr(given, "index") and hasattr(given, "columns"):
+        keys, values = list(given), list(given.values())
+        table = as_table("base_proba", values) if values and np.ndim(values[0]) else as_labels(values)
+    elif hasattr(given, "index") and hasattr(given, "iloc"):  # pandas
         keys, table = given.index.tolist(), given.to_numpy()
-        given_classes = list(given.columns) if given_classes is None else given_classes
+        if hasattr(given, "columns") and given_classes is None:
+            given_classes = list(given.columns)
     elif hasattr(given, "columns") and "id" in given.columns:  # polars has no index
         keys = np.asarray(given["id"]).tolist()
         names = [name for name in given.columns if name != "id"]

@@ -14,7 +14,8 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from lowchurn.estimator.base import align
+from lowchurn._reading import one_line
+from lowchurn.estimator.base import WHO, align
 from lowchurn.estimator.frontier import Candidate, Frontier, mean_interval, share_interval
 from lowchurn.estimator.labels import positions, training_labels
 from lowchurn.estimator.own_kind import refuse_nan, take_apart
@@ -242,7 +243,10 @@ class Trials:
     def notes(self) -> tuple[str, ...]:
         """What the selection has to tell about the trainings: what failed, and what the learner did by itself."""
         failed = [row for row in self.frontier if row.status == "failed"]
-        return (*(f"{row.name} failed and is not served: {row.reason}" for row in failed), *self.learner.notes)
+        return (
+            *(f"{row.name} failed and is not served: {row.reason.rstrip('.')}." for row in failed),
+            *self.learner.notes,
+        )
 
     @functools.cached_property
     def warm_rows(self) -> Any:
@@ -298,7 +302,7 @@ class Trials:
             except Exception as error:
                 if not self.frontier:
                     raise  # not even the plain retrain: the data or the estimator is at fault
-                self._keep(strategy, None, f"{type(error).__name__}: {error}", "failed")
+                self._keep(strategy, None, f"{type(error).__name__}: {one_line(error)}", "failed")
             else:
                 self._keep(strategy, served, left_out, "trained")
 
@@ -417,6 +421,11 @@ class Trials:
         """
         assert self.ruler is not None
         if not np.isfinite(proba).all():
+            if not self.frontier:
+                raise ValueError(
+                    f"{WHO}: a plain retrain by {type(self.learner.estimator).__name__} gives probabilities that are "
+                    "not finite. Check the features (constant or huge ones?), or choose another estimator."
+                )
             raise Diverged("its probabilities are not finite.")
         plain = self.probas[0] if self.probas else None
         if plain is None or strategy.base_share == 0 or strategy.blend is not None:
@@ -446,7 +455,7 @@ class Trials:
             except Exception as error:
                 if not self.frontier:
                     raise
-                row = dataclasses.replace(row, status="failed", reason=f"{type(error).__name__}: {error}")
+                row = dataclasses.replace(row, status="failed", reason=f"{type(error).__name__}: {one_line(error)}")
                 served = proba = None
         self.frontier.append(row)
         self.probas.append(proba)

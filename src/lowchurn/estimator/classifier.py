@@ -36,6 +36,7 @@ from lowchurn.estimator.frontier import Selection
 from lowchurn.estimator.inputs import (
     as_mask,
     check_budget,
+    check_size_of_weights,
     decides_otherwise,
     progress,
     refuse_other_classes,
@@ -208,6 +209,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self._estimator = estimator = find_estimator(self.estimator, base, given or base is not None, self._seed())
         X, y = self._check_rows(X, y)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        check_size_of_weights(weight)
         self.classes_, index = np.unique(y, return_inverse=True)
         if weight is not None and not weight.all():  # a row without weight is no row
             used = np.flatnonzero(weight)
@@ -469,6 +471,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if y is None:
             raise ValueError(f"{WHO} requires y to be passed, but the target y is None.")
         if hasattr(X, "columns"):  # pandas, polars: columns keep their kinds
+            if not hasattr(X, "to_numpy"):
+                raise ValueError(
+                    f"{WHO}: X must be an array, a sparse matrix or a data frame of pandas or polars, got "
+                    f"{type(X).__name__}. Convert it (collect() or to_pandas())."
+                )
             validate_data(self, X, skip_check_array=True)
             if len(X) == 0:
                 raise ValueError(f"{WHO}: X must have at least one row, got an empty table.")

@@ -16,6 +16,8 @@ from lowchurn.estimator.base import Base, GivenBase
 from lowchurn.estimator.candidates import Ruler, Terms, Trials, clearly_worse
 from lowchurn.estimator.labels import GONE, WHO
 
+SMALLEST_WEIGHT = 1e-100  # of a row that has one; its inverse is the largest
+
 
 def check_budget(max_churn: float, hard: bool) -> None:
     """A share of decisions above 0, or a divergence; a percentage is recognised."""
@@ -23,7 +25,7 @@ def check_budget(max_churn: float, hard: bool) -> None:
         check_number(WHO, "max_churn", max_churn, 0, 1.0 if hard else math.inf, open_low=True, open_high=True)
     except ValueError as error:
         hint = ""
-        if hard and isinstance(max_churn, int | float) and not isinstance(max_churn, bool):
+        if hard and isinstance(max_churn, int | float | np.integer | np.floating) and not isinstance(max_churn, bool):
             if 1 <= max_churn <= 100:
                 hint = f" It is a share of the decisions: did you mean {max_churn / 100:g}?"
             elif max_churn == 0:
@@ -122,13 +124,33 @@ def as_mask(name: str, rows: Any, n: int) -> np.ndarray | None:
     if rows is None:
         return None
     given = np.asarray(rows)
-    if given.dtype.kind == "b" and given.shape == (n,):
-        return given
+    given = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
+    if given.dtype.kind == "O" and all(isinstance(value, bool | np.bool_) for value in given.ravel()):
+        given = given.astype(bool)
+    flags = given.dtype.kind in "iu" and n > 2 and given.max(initial=0) <= 1 and given.min(initial=1) >= 0
+    if given.shape == (n,) and (given.dtype.kind == "b" or flags):  # as positions all rows of 0 and 1 would be two rows
+        return given.astype(bool)
     if given.dtype.kind in "iu" and given.ndim == 1 and given.size and given.min() >= 0 and given.max() < n:
         mask = np.zeros(n, dtype=bool)
         mask[given] = True
         return mask
-    raise ValueError(f"{WHO}: {name} must be a mask of {n} rows or positions in it, got shape {given.shape}.")
+    raise ValueError(
+        f"{WHO}: {name} must be a mask of {n} rows (True or False) or positions from 0 to {n - 1}, "
+        f"got {given.dtype} of shape {given.shape}."
+    )
+
+
+def check_size_of_weights(weight: np.ndarray | None) -> None:
+    """Weights whose squares and sums float64 can hold."""
+    if weight is None:
+        return
+    used = weight[weight > 0]
+    for extreme in (used.min(initial=1.0), used.max(initial=1.0)):
+        if not SMALLEST_WEIGHT <= extreme <= 1 / SMALLEST_WEIGHT:
+            raise ValueError(
+                f"{WHO}: sample_weight must be 0 or from {SMALLEST_WEIGHT:g} to {1 / SMALLEST_WEIGHT:g}, "
+                f"got {extreme:g}. Divide the weights by their mean."
+            )
 
 
 def take_rows(

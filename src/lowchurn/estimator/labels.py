@@ -7,6 +7,7 @@ the same label, "1" is another, and a day equals the midnight it begins with, wh
 from __future__ import annotations
 
 import datetime
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,11 @@ def codes(who: str, decided: Any, classes: np.ndarray) -> np.ndarray:
         raise ValueError(f"{WHO}: {who} must decide every row, got {missing} missing decision(s).")
     if labels.dtype.kind == "O":
         places: dict[Any, int] = {}
+        odd = next((label for label in labels.tolist() if not isinstance(label, Hashable)), None)
+        if odd is not None:
+            raise ValueError(
+                f"{WHO}: {who} must give one label or one row of numbers per row, got a {type(odd).__name__}."
+            )
         index = np.array([places.setdefault(label, len(places)) for label in labels.tolist()], dtype=np.intp)
         found = np.empty(len(places), dtype=object)
         found[:] = list(places)

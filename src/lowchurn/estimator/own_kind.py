@@ -28,21 +28,27 @@ def find_estimator(estimator: Any, base: Any, has_base: bool, seed: int | None) 
         return NetworkClassifier(estimator, random_state=seed)
     if estimator is None:
         estimator = own_kind(base) if has_base else LogisticRegression(max_iter=1000)
-    elif not hasattr(estimator, "fit"):
+    elif isinstance(estimator, type) or not hasattr(estimator, "fit"):
+        name = f"the class {estimator.__name__}" if isinstance(estimator, type) else type(estimator).__name__
         raise ValueError(
-            f"{WHO}: estimator must be a classifier with fit, got {type(estimator).__name__}. "
+            f"{WHO}: estimator must be a classifier with fit, got {name}. "
             "Give an unfitted classifier or a Pipeline that ends in one."
         )
-    model = take_apart(estimator)[1]
-    # Before it is fitted, a stack without a final estimator does not know that it is to be a LogisticRegression.
-    stacked = isinstance(model, StackingClassifier) and model.final_estimator is None
-    if not hasattr(estimator, "predict_proba") and not stacked:
-        name = type(model).__name__
+    if not gives_probabilities(estimator):
+        name = type(take_apart(estimator)[1]).__name__
         raise NothingToTrain(
             f"estimator must give probabilities (predict_proba), and {name} does not.",
             f"Give estimator=CalibratedClassifierCV({name}()), or another classifier.",
         )
     return estimator
+
+
+def gives_probabilities(estimator: Any) -> bool:
+    """Whether an unfitted estimator will have ``predict_proba``; a stacking classifier has it only when fitted."""
+    final = take_apart(estimator)[1]
+    if isinstance(final, StackingClassifier):
+        return final.final_estimator is None or gives_probabilities(final.final_estimator)
+    return hasattr(final, "predict_proba")
 
 
 def own_kind(base: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,8 @@ def resolve(strategies: Any, search: str) -> tuple[list[Strategy], list[Family]]
     """
     if isinstance(strategies, str | Strategy | functools.partial | type):
         strategies = [strategies]
+    if not isinstance(strategies, Iterable):
+        raise ValueError(f"{WHO}: strategies must be a name, a strategy or a list of them, got {strategies!r}.")
     known = {cls.name: cls for cls in ALL}
     fixed: list[Strategy] = []
     families: list[Family] = []

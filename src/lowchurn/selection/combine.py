@@ -245,6 +245,8 @@ class _Program:
     def solve(self, epsilon: float) -> Mixture:
         starts = [np.full(self.size, 1 / self.size)]
         vertices = [self.at(vertex) for vertex in np.eye(self.size)]
+        if self.score.convex and all(vertex.churn < epsilon for vertex in vertices):
+            epsilon = math.inf  # then no mixture is above it either
         if not self.score.convex:
             # One optimum is then not the only one: start near the extreme candidates as well.
             extremes = {int(np.argmin([getattr(v, cost) for v in vertices])) for cost in ("risk", "churn")}
@@ -319,6 +321,8 @@ class _Program:
             z, level, mu = z + dual * dz, level + dual * dlevel, mu + dual * dmu
         # A candidate whose weight is smaller than its multiplier is on the way to zero.
         kept = np.where(point.weights < z, 0.0, point.weights)
+        if not kept.any():  # a budget so small that double precision ends before the weights settle
+            kept = point.weights
         return self.at(kept / kept.sum()), mu if budgeted else 0.0
 
 
