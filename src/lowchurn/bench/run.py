@@ -22,7 +22,7 @@ from lowchurn import __version__
 from lowchurn._files import scratch_folder
 from lowchurn.bench.loading import Data, load
 from lowchurn.bench.protocol import Protocol, check_counts, check_size, count_weights, draw
-from lowchurn.bench.store import FINISHED, MOST_BYTES, Row, Store, key_of
+from lowchurn.bench.store import FINISHED, MOST_BYTES, ROWS_AT_ONCE, Row, Store, key_of
 from lowchurn.bench.trials import COPIES, needed_by, row_of, run_trials
 from lowchurn.checks import check_choice
 from lowchurn.strategies import Strategy
@@ -369,7 +369,9 @@ def code_version() -> str:
 
 def copy_rows(source: Store, target: Store) -> int:
     """Add the rows of one store that another does not contain yet, and return how many."""
-    return target.append(source.rows())
+    rows = source.rows()
+    with target.writing():  # in several segments, so that each of them can be read again
+        return sum(target.append(rows[i : i + ROWS_AT_ONCE]) for i in range(0, len(rows), ROWS_AT_ONCE))
 
 
 @contextmanager
