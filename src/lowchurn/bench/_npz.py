@@ -81,7 +81,7 @@ def _read(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> np.ndar
         if dtype.hasobject:
             raise ValueError(f"its array {name!r} contains Python objects, which may run code")
         size = math.prod(shape) * dtype.itemsize
-        if any(length < 0 for length in shape) or size != info.file_size - file.tell():
+        if not all(type(length) is int and length >= 0 for length in shape) or size != info.file_size - file.tell():
             raise ValueError(f"its array {name!r} claims the shape {shape}, but contains {info.file_size} bytes")
         content = file.read()
     if len(content) != size:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import math
 import os
 import re
 import zlib
@@ -338,7 +337,7 @@ def _tabular(spec: Spec, path: Path) -> Data:
 def encode(values: list[Any]) -> np.ndarray:
     """A column as numbers: numbers stay, categories become their rank, and a missing category is one after the last.
 
-    Categories that are all finite numbers in disguise are these numbers.
+    Categories that are numbers in disguise are these numbers.
 
     Examples
     --------
@@ -353,10 +352,7 @@ def encode(values: list[Any]) -> np.ndarray:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     try:
         number = {category: float(category) for category in present}
-        disguised = all(math.isfinite(value) for value in number.values())
     except ValueError:
-        disguised = False
-    if not disguised:
         number = {category: float(rank) for rank, category in enumerate(sorted(present))}
     missing = max(number.values()) + 1
     return np.array([missing if value is None else number[value] for value in values], dtype=np.float64)
