@@ -5,12 +5,14 @@ Needs altair and vl-convert (``pip install "lowchurn[report]"``), imported where
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 COLOURS = ("#000000", "#999999", "#56B4E9", "#E69F00", "#009E73", "#0072B2", "#CC79A7", "#D55E00")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "circle")
 FAINT = "#999999"  # lines that only guide the eye
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def altair() -> Any:
@@ -50,16 +52,25 @@ def styled(chart: Any, title: Any) -> Any:
     )
 
 
+def _drawable(spec: Any) -> Any:
+    """A chart's specification with escapes for characters that XML does not have: the renderer aborts the process."""
+    if isinstance(spec, dict):
+        return {name: _drawable(value) for name, value in spec.items()}
+    if isinstance(spec, list):
+        return [_drawable(value) for value in spec]
+    return _NOT_XML.sub(lambda found: repr(found[0])[1:-1], spec) if isinstance(spec, str) else spec
+
+
 def _svg(chart: Any) -> bytes:
     import vl_convert
 
-    return bytes(vl_convert.vegalite_to_svg(chart.to_json()).encode())
+    return bytes(vl_convert.vegalite_to_svg(_drawable(chart.to_dict())).encode())
 
 
 def _png(chart: Any) -> bytes:
     import vl_convert
 
-    return bytes(vl_convert.vegalite_to_png(chart.to_json(), scale=2))
+    return bytes(vl_convert.vegalite_to_png(_drawable(chart.to_dict()), scale=2))
 
 
 def _html(chart: Any) -> bytes:

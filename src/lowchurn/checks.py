@@ -88,6 +88,15 @@ def check_number(
     return float(value)
 
 
+def check_whole(who: str, name: str, value: Any, low: int = 1, high: int = 2**31 - 1) -> int:
+    """A whole number within limits, as Python's own; True and False are none."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
+        raise ValueError(f"{who}: {name} must be a whole number of at least {low}, got {value!r}.")
+    if value > high:
+        raise ValueError(f"{who}: {name} must be at most {high}, got {value!r}.")
+    return int(value)
+
+
 def check_choice(who: str, name: str, value: Any, choices: Sequence[str]) -> None:
     """One of a few words."""
     if value not in choices:

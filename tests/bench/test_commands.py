@@ -145,6 +145,33 @@ def test_import_takes_segments_from_a_tar_file_and_nothing_else(lowchurn, tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tar.gz", "store"]
 
 
+def test_import_takes_a_tar_file_of_the_folder_itself(lowchurn, tmp_path):
+    files = {f"./bench-store/{name}": content for name, content in segment(row(0), row(1)).items()}
+    hidden = {"bench-store/lock": b"", "bench-store/segments/._000001-a.parquet": b"x"}
+    as_tar(tmp_path / "a.tar", files | hidden)
+    code, out, errors = lowchurn("bench", "import", "a.tar", "--store", "store")
+    assert (code, out) == (0, "a.tar: 2 new rows\n"), errors
+
+
+def test_import_refuses_links_and_two_stores(lowchurn, tmp_path):
+    two = {f"{folder}/{name}": content for folder in "ab" for name, content in segment(row(0)).items()}
+    as_tar(tmp_path / "two.tar", two)
+    with tarfile.open(as_tar(tmp_path / "link.tar", segment(row(0))), "a") as tar:
+        link = tarfile.TarInfo("segments/000002-0123456789abcdef.parquet")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    for name, message in {"two.tar": "more than one store", "link.tar": "is a link"}.items():
+        code, _, errors = lowchurn("bench", "import", name, "--store", "store")
+        assert (code, message in errors, len(errors.splitlines())) == (2, True, 1), errors
+
+
+def test_import_writes_nothing_where_one_of_the_sources_is_bad(lowchurn, tmp_path):
+    as_tar(tmp_path / "good.tar", segment(row(0)))
+    code, out, errors = lowchurn("bench", "import", "good.tar", "nowhere", "--store", "store")
+    assert (code, out, "is not a store" in errors) == (2, "", True), errors
+    assert not (tmp_path / "store").exists()
+
+
 def test_import_refuses_bombs_cut_files_and_other_things(lowchurn, tmp_path, monkeypatch):
     good = as_tar(tmp_path / "good.tar.gz", segment(row(0)), "w:gz").read_bytes()
     monkeypatch.setattr(run_module, "MOST_BYTES", 2**20)

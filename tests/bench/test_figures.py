@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
 
+from lowchurn import charts
 from lowchurn.bench import figures
 from lowchurn.bench.paper import TABLES
 from lowchurn.bench.tables import METHODS, averages, variants
@@ -62,3 +63,12 @@ def test_every_figure_renders(tmp_path):
         assert png.stat().st_size > 5000
     assert figures.ablation_figure(ROWS, variants(ROWS)[0]) is None
     assert figures.paper_figure(ROWS, RAW, TABLES[1]) is None
+
+
+def test_characters_that_xml_does_not_have_are_drawn_as_escapes():
+    """The renderer aborts the process where it meets one."""
+    alt = charts.altair()
+    points = alt.Data(values=[{"name": "a\x1b[2J\ufffe caf\u00e9 \U0001f600", "x": 1}])
+    chart = charts.styled(alt.Chart(points).mark_point().encode(x="x:Q", y="name:N"), "line\x00")
+    assert b"a\\x1b[2J\\ufffe" in charts.rendered(chart, ".svg")
+    assert charts.rendered(chart, ".png").startswith(b"\x89PNG")

@@ -223,7 +223,7 @@ def test_a_folder_named_like_a_value_changes_nothing(tmp_path):
 def test_a_name_is_not_a_path(tmp_path):
     table(tmp_path / "tabular" / "own.parquet", x=[1.0, 2.0, 3.0], target=[0, 1, 0])
     for name in ("../tabular/own", str(tmp_path / "tabular" / "own"), "", "..", "own\0"):
-        with pytest.raises(ValueError, match="unknown data set|null"):
+        with pytest.raises(ValueError, match="unknown data set|control characters"):
             load(name, tmp_path)
 
 
@@ -338,3 +338,41 @@ def test_columns_by_fortran_order_are_the_same(tmp_path):
     np.save(buffer, np.asfortranarray(values))
     found = read_arrays(npz(tmp_path / "a.npz", x=buffer.getvalue()), ["x"])
     np.testing.assert_array_equal(found["x"], values)
+
+
+def test_labels_that_differ_in_their_last_character_are_two_classes(tmp_path):
+    table(tmp_path / "tabular" / "own.parquet", x=[1.0, 2.0, 3.0], target=["a\0", "a", "a\0"])
+    own = load("own", tmp_path)
+    assert (own.y.tolist(), own.classes) == ([1, 0, 1], 2)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float64", ">f4", "longdouble"])
+def test_prepared_features_become_float32(tmp_path, kind):
+    X = np.arange(6.0).reshape(3, 2).astype(kind)
+    parts = {"X": X, "y": np.array([0, 1, 0]), "train": np.array([0, 1]), "test": np.array([2]), "classes": np.array(2)}
+    np.savez(tmp_path / "a.npz", **{f"own/{name}": value for name, value in parts.items()})
+    own = load("own", tmp_path / "a.npz")
+    assert own.X.dtype == np.float32
+    assert own.X.tolist() == X.tolist()
+
+
+def test_prepared_features_beyond_float32_are_refused(tmp_path):
+    X = np.array([[1e300], [0], [1]])
+    parts = {"X": X, "y": np.array([0, 1, 0]), "train": np.array([0, 1]), "test": np.array([2]), "classes": np.array(2)}
+    np.savez(tmp_path / "a.npz", **{f"own/{name}": value for name, value in parts.items()})
+    with pytest.raises(ValueError, match="missing or infinite numbers"):
+        load("own", tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    "damage", [b"{'descr': ((((", b"{'descr': '<f4', 'shape': 1L 2)", b"\n  x\n y\n", b"\xff", b""]
+)
+def test_an_array_whose_description_is_damaged_is_one_line(tmp_path, damage):
+    np.savez(tmp_path / "whole.npz", **{"own/X": np.zeros((3, 2), np.float32)})
+    with zipfile.ZipFile(tmp_path / "whole.npz") as whole:
+        array = whole.read("own/X.npy")
+    length = int.from_bytes(array[8:10], "little")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("own/X.npy", array[:10] + damage.ljust(length)[:length] + array[10 + length :])
+    with pytest.raises(ValueError, match=r"a.npz cannot be read: its array 'own/X' has no description"):
+        read_arrays(tmp_path / "a.npz", ["own/X"])

@@ -141,14 +141,13 @@ def test_names_from_a_store_lead_nowhere_else(store, tmp_path, quick):
         {"network": ""},
         {"network": "fcn"},
         {"network": "../x-1"},
-        {"accuracy": None},
-        {"churn": None},
         {"setting": "lam"},
         {"setting": "lam=1, "},
         {"setting": "lam=0.5"},
         {"strategy": "two-teachers", "setting": "members=8"},
         {"strategy": "anchor-to-distill", "setting": "share=much"},
         {"strategy": "soup", "setting": ""},
+        {"setting": "lam=..., start=warm"},
     ],
 )
 def test_rows_that_no_run_makes_are_one_line(store, tmp_path, change):

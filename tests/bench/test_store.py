@@ -59,8 +59,8 @@ def test_a_failure_may_be_tried_again(store):
 
 
 def test_undefined_numbers_are_null(store):
-    store.append([row(0, accuracy=float("nan"))])
-    assert Store(store.folder).rows()[0]["accuracy"] is None
+    store.append([row(0, broken=float("nan"))])
+    assert Store(store.folder).rows()[0]["broken"] is None
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowchurn.bench import run as run_module
 from lowchurn.bench import store as store_module
+from lowchurn.bench.run import copy_rows
 from lowchurn.bench.store import COLUMNS, Store, checked, encode
 from tests.bench.test_store import row
 
@@ -28,6 +30,10 @@ def put(store, content, ending, number=1):
 
 def packed(rows=1, same=None, columns=None, **more):
     return gzip.compress(json.dumps({"rows": rows, "same": same or {}, "columns": columns or {}} | more).encode())
+
+
+def without(name):
+    return {key: value for key, value in row(0).items() if key != name}
 
 
 def as_parquet(table):
@@ -93,12 +99,10 @@ def bomb():
         (packed(), "columns of the store; wrong or missing"),
         (packed(same=row(0) | {"colour": 1}), r"wrong or missing: \['colour'\]"),
         (packed(rows=10**12, same=row(0)), "values for 1000000000000 rows"),
-        (packed(rows=2, same=row(0), columns={"trial": [0, 1, 2]}), "values for 2 rows"),
-        (packed(rows=2, same=row(0) | {"trial": 0}, columns={"trial": [0, 1]}), "values for 2 rows"),
-        (
-            packed(rows=2, same={k: v for k, v in row(0).items() if k != "trial"}, columns={"trial": [1, 1]}),
-            "contains a key twice",
-        ),
+        (packed(rows=2, same=without("trial"), columns={"trial": [0, 1, 2]}), "values for 2 rows"),
+        (packed(rows=2, same=row(0) | {"trial": 0}, columns={"trial": [0, 1]}), "each column once"),
+        (packed(rows=0, columns={name: [] for name in row(0)}), "values for 0 rows"),
+        (packed(rows=2, same=without("trial"), columns={"trial": [1, 1]}), "contains a key twice"),
         (bomb(), "unpacks to more than 1,048,576 bytes"),
     ],
 )
@@ -119,7 +123,13 @@ def test_json_segments_that_cannot_be_are_one_line(tmp_path, monkeypatch, conten
         (as_parquet(table(accuracy=0.5))[:-20], "cannot be read as Parquet"),
         (as_parquet(table(colour="red")), r"wrong or missing: \['colour'\]"),
         (as_parquet(table().drop_columns(["churn"])), r"wrong or missing: \['churn'\]"),
+        (as_parquet(table().append_column("churn", pa.array([0.0]))), "each column once"),
         (as_parquet(table(trial=[1, 2])), "trial must be of type int"),
+        (as_parquet(table(churn=float("nan"))), "churn must be finite, got nan"),
+        (as_parquet(table(seconds=float("inf"))), "seconds must be finite, got inf"),
+        (as_parquet(table(status="finished", churn=None)), "a finished row must have an accuracy and a churn"),
+        (as_parquet(table(dataset="a\x1b[2J")), "dataset must have no control characters"),
+        (as_parquet(pa.concat_tables([table(), table(trial=1, data="other")])), "made from other data"),
         (as_parquet(pa.concat_tables([table(), table()])), "contains a key twice"),
         (as_parquet(pa.concat_tables([table()] * 20)), "contains 20 rows .* too many to read"),
     ],
@@ -210,3 +220,24 @@ def test_reading_json_says_what_it_needs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "msgspec", None)
     with pytest.raises(ImportError, match="pip install"):
         Store(tmp_path).rows()
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(store_module, "ROWS_AT_ONCE", 100)
+    long = table(version="x" * 9000)
+    rows = pa.concat_tables([long] * 1000).set_column(long.column_names.index("trial"), "trial", pa.array(range(1000)))
+    content = as_parquet(rows)
+    assert len(content) < 2**17
+    put(Store(tmp_path), content, "parquet")
+    with pytest.raises(ValueError, match="unpacks to more than 1,048,576 bytes"):
+        Store(tmp_path).rows()
+
+
+def test_a_large_store_is_imported_in_segments_that_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "ROWS_AT_ONCE", 3)
+    source, target = Store(tmp_path / "a"), Store(tmp_path / "b")
+    source.append([row(trial) for trial in range(8)])
+    assert copy_rows(source, target) == 8
+    assert len(list(target.segments.iterdir())) == 3
+    assert Store(target.folder).rows() == source.rows()

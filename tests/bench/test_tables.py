@@ -13,6 +13,7 @@ from lowchurn.bench.report import all_tables, write_report, write_tables
 from lowchurn.bench.store import COLUMNS, Store
 from lowchurn.bench.tables import (
     Cell,
+    Table,
     ablation_table,
     beside_the_paper,
     cold_accuracy_table,
@@ -255,3 +256,9 @@ def test_an_ablation_that_stopped_half_way_keeps_its_columns_apart():
     table = ablation_table(rows, RAW)
     assert table.columns == ("0", "1")
     assert [[table.cell(c) for c in some] for _, some in table.rows] == [["10.00", "30.00"], ["missing", "20.00"]]
+
+
+def test_names_of_data_sets_are_text_in_every_form():
+    table = Table("t", "Churn", ("dataset",), ("cold",), [((r"a|b\input{x}_1 ~^$<i>",), [Cell(1.0, 1)])])
+    assert "| a\\|b\\\\input{x}_1 ~^$\\<i> | 1.00 |" in table.markdown()
+    assert r"a|b\textbackslash{}input\{x\}\_1 \textasciitilde{}\textasciicircum{}\$<i> & 1.00 \\" in table.latex()

@@ -401,3 +401,68 @@ def test_bad_calls_are_refused_before_training():
     with pytest.raises(ValueError, match="Hand in a function"):
         train(Unresettable(), X, tasks, device="cpu")
     assert train(Unresettable, X, tasks, epochs=1, device="cpu").status == ["finished"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mixing": -1.0}, "mixing must be in"),  # its draws would never end
+        ({"mixing": float("inf")}, "mixing must be in"),
+        ({"mixing": float("nan")}, "mixing must be in"),
+        ({"coupling": 1.5}, "coupling must be in"),
+        ({"base_share": float("nan")}, "base_share must be in"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"seed": None}, "seed must be a whole number"),
+        ({"targets": [["a", "b"]] * 3}, "targets must hold numbers"),
+        ({"targets": np.ones((3, 2)) * 1j}, "targets must hold numbers"),
+        ({"weights": ["a"] * 3}, "weights must hold numbers"),
+        ({"start": {}, "base_share": 1.0}, "hidden.weight has shape .* got none"),
+        ({"start": "base", "base_share": 1.0}, "start must be a training"),
+    ],
+)
+def test_tasks_that_cannot_be_trained_are_named(change, message):
+    whole = {"rows": [0, 1, 2], "targets": np.eye(2)[[0, 1, 0]], "validation": [3], "validation_targets": [[0, 1]]}
+    with pytest.raises(ValueError, match=f"train: task 1: .*{message}"):
+        train(fcn(4, inputs=2, classes=2), np.eye(4)[:, :2], [Task(**whole), Task(**(whole | change))], device="cpu")
+
+
+def test_a_start_is_of_the_same_network():
+    """Other weights would be trained in the place of the network's own."""
+    whole = {"rows": [0, 1, 2], "targets": np.eye(2)[[0, 1, 0]], "validation": [3], "validation_targets": [[0, 1]]}
+    X = np.eye(4)[:, :2]
+    base = train(fcn(5, inputs=2, classes=2), X, [Task(**whole)], device="cpu", epochs=1)
+    for start in ((base, 0), base.state_dict(0)):
+        with pytest.raises(ValueError, match="weights of the same network"):
+            train(fcn(4, inputs=2, classes=2), X, [Task(**whole, start=start, base_share=1.0)], device="cpu")
+    for model in (1, -1, 0.5):
+        with pytest.raises(ValueError, match="the number of one of its models"):
+            train(fcn(5, inputs=2, classes=2), X, [Task(**whole, start=(base, model), base_share=1.0)], device="cpu")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"epochs": True}, {"patience": 10**30}, {"learning_rate": float("nan")}, {"learning_rate": "fast"},
+     {"learning_rate": -1.0}, {"memory_limit": float("nan")}, {"memory_limit": 0}, {"device": None}],
+)  # fmt: skip
+def test_settings_of_a_training_are_checked(change):
+    task = Task([0, 1], np.eye(2), [2], [[0, 1]])
+    with pytest.raises(ValueError, match=f"train: {next(iter(change))}"):
+        train(fcn(4, inputs=2, classes=2), np.eye(3)[:, :2], [task], **({"device": "cpu"} | change))
+
+
+@pytest.mark.parametrize("kind", [">f4", "longdouble", "object"])
+def test_rows_of_every_type_of_number_are_read(kind):
+    X = np.eye(3)[:, :2]
+    task = Task([0, 1], np.eye(2), [2], [[0, 1]])
+    plain, other = (
+        train(fcn(4, inputs=2, classes=2), rows, [task], device="cpu", epochs=np.int64(1))
+        for rows in (X, X.astype(kind))
+        for rows in (X, X.astype(kind))
+    )
+    assert plain.logits(X).tolist() == other.logits(X).tolist()
+
+
+@pytest.mark.parametrize("X", [[["a", "b"]], [[None, {}]], None])
+def test_rows_that_are_no_numbers_are_refused(X):
+    with pytest.raises(ValueError, match="train: X must"):
+        train(fcn(4, inputs=2, classes=2), X, [Task([0], [[1, 0]], [0], [[1, 0]])], device="cpu")

@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -73,11 +74,14 @@ def _read(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> np.ndar
         if version not in ((1, 0), (2, 0)):
             raise ValueError(f"its array {name!r} is of the unknown version {version}")
         read_header = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
-        shape, by_columns, dtype = read_header(file, max_header_size=HEADER)
+        try:
+            shape, by_columns, dtype = read_header(file, max_header_size=HEADER)
+        except (ValueError, TypeError, SyntaxError, TokenError) as error:  # it is read as Python's literals
+            raise ValueError(f"its array {name!r} has no description that numpy can read ({error})") from None
         if dtype.hasobject:
             raise ValueError(f"its array {name!r} contains Python objects, which may run code")
         size = math.prod(shape) * dtype.itemsize
-        if any(length < 0 for length in shape) or size != info.file_size - file.tell():
+        if not all(type(length) is int and length >= 0 for length in shape) or size != info.file_size - file.tell():
             raise ValueError(f"its array {name!r} claims the shape {shape}, but contains {info.file_size} bytes")
         content = file.read()
     if len(content) != size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -164,8 +165,11 @@ def import_command(
     from lowchurn.bench.run import copy_rows, opened_store
     from lowchurn.bench.store import Store
 
-    for source in sources:
-        with opened_store(source) as other:
+    with ExitStack() as opened:
+        others = [opened.enter_context(opened_store(source)) for source in sources]
+        for other in others:
+            other.rows()  # one that cannot be read is refused before anything is written
+        for source, other in zip(sources, others, strict=True):
             _say(f"{source}: {copy_rows(other, Store(store))} new rows")
 
 

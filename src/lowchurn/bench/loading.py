@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn._files import check_outputs, write_file
+from lowchurn._terminal import printable
 from lowchurn.bench._npz import array_names, read_arrays
 from lowchurn.bench.datasets import BY_NAME, DATASETS, Spec, names_of
 from lowchurn.checks import unknown_name
@@ -89,6 +90,10 @@ def load(name: str, data: str | Path | None = None) -> Data:
     >>> digits.X.shape, len(digits.train), len(digits.test), digits.classes
     ((1797, 64), 1198, 599, 10)
     """
+    if printable(name) != name:
+        raise ValueError(
+            f"data: the name of a data set must have no control characters, got {name!r}. Rename its file."
+        )
     place = find_data(data)
     if place is not None and place.is_file():
         return _load_prepared(name, place)
@@ -182,7 +187,8 @@ def _load_prepared(name: str, path: Path) -> Data:
             )
     if X.dtype.kind not in "fiu":
         raise ValueError(f"data: {path}: {name}/X must hold numbers, got dtype {X.dtype}.")
-    X = X if X.dtype.kind == "f" else X.astype(np.int64)
+    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and said to be
+        X = X.astype(np.float32 if X.dtype.kind == "f" else np.int64)
     y, train, test = (values.astype(np.int64) for values in (y, train, test))
     return _made(name, X, y, train, test, int(classes), path)
 
@@ -301,8 +307,8 @@ def _labels(values: Sequence[Any], path: Path, name: str) -> tuple[np.ndarray, i
     missing = sum(value is None or value != value for value in values)
     if missing:
         raise ValueError(f"data: {path}: column {name} must not have missing labels, got {missing}.")
-    kinds, y = np.unique(np.asarray(values), return_inverse=True)
-    return y.astype(np.int64), len(kinds)
+    number = {label: i for i, label in enumerate(sorted(set(values)))}
+    return np.array([number[value] for value in values], dtype=np.int64), len(number)
 
 
 def _split(table: Any, path: Path) -> tuple[np.ndarray, np.ndarray]:

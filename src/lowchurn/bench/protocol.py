@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn.bench.loading import LENGTH, VOCABULARY, Data
-from lowchurn.checks import check_choice, unknown_name
+from lowchurn.checks import check_choice, check_whole, unknown_name
 from lowchurn.strategies import (
     ALL,
     PAPER,
@@ -55,12 +55,8 @@ def check_counts(who: str, counts: Mapping[str, Any], prefix: str = "") -> None:
     """
     for name, value in counts.items():
         low, high = LIMITS[name]
-        if value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise ValueError(f"{who}: {prefix}{name} must be a whole number of at least {low}, got {value!r}.")
-        if value > high:
-            raise ValueError(f"{who}: {prefix}{name} must be at most {high}, got {value!r}.")
+        if value is not None:
+            check_whole(who, prefix + name, value, low, high)
 
 
 @dataclass(frozen=True)

@@ -260,19 +260,18 @@ def _rows(store: Store) -> list[Row]:
 
 
 # Parameters that tables read from the settings of a strategy, and what they must be.
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e-[0-9]+)?"
 READ = {
-    "distill": {"start": r"warm|cold", "lam": r"[0-9.]+"},
-    "soup": {"toward_base": r"[0-9.]+"},
-    "interpolate": {"toward_base": r"[0-9.]+"},
-    "two-teachers": {"students": r"[0-9]+"},
-    "anchor-to-distill": {"share": r"[0-9.]+"},
+    "distill": {"start": r"warm|cold", "lam": _NUMBER},
+    "soup": {"toward_base": _NUMBER},
+    "interpolate": {"toward_base": _NUMBER},
+    "two-teachers": {"students": r"[0-9]{1,9}"},
+    "anchor-to-distill": {"share": _NUMBER},
 }
 
 
 def _is_sound(row: Row) -> bool:
     """Whether a row is such as a run writes; one that was tampered with may be anything within the store's types."""
-    if row["status"] == FINISHED and None in (row["accuracy"], row["churn"]):
-        return False
     if not re.fullmatch(r"[a-z]+-[0-9]{1,18}", row["network"]):
         return False
     if not re.fullmatch(r"(?:\w+=[^=,]+(?:, (?=\w)|$))*", row["setting"]):

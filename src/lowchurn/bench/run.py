@@ -22,7 +22,7 @@ from lowchurn import __version__
 from lowchurn._files import scratch_folder
 from lowchurn.bench.loading import Data, load
 from lowchurn.bench.protocol import Protocol, check_counts, check_size, count_weights, draw
-from lowchurn.bench.store import FINISHED, MOST_BYTES, Row, Store, key_of
+from lowchurn.bench.store import FINISHED, MOST_BYTES, ROWS_AT_ONCE, Row, Store, key_of
 from lowchurn.bench.trials import COPIES, needed_by, row_of, run_trials
 from lowchurn.checks import check_choice
 from lowchurn.strategies import Strategy
@@ -369,7 +369,9 @@ def code_version() -> str:
 
 def copy_rows(source: Store, target: Store) -> int:
     """Add the rows of one store that another does not contain yet, and return how many."""
-    return target.append(source.rows())
+    rows = source.rows()
+    with target.writing():  # in several segments, so that each of them can be read again
+        return sum(target.append(rows[i : i + ROWS_AT_ONCE]) for i in range(0, len(rows), ROWS_AT_ONCE))
 
 
 @contextmanager
@@ -386,13 +388,18 @@ def opened_store(source: Path) -> Iterator[Store]:
 
 
 def _unpack_segments(source: Path, folder: Path) -> None:
-    unpacked = 0
+    """Unpack the segments of the one store in a tar file; they may lie in a folder, as those of the store did."""
+    unpacked, stores = 0, set()
     try:
         with tarfile.open(source) as tar:
             for member in tar:
-                found = re.fullmatch(r"(?:\./)?segments/([^/.][^/]*)", member.name)
-                if not found or not member.isreg():
+                found = re.fullmatch(r"(.*/)?segments/([^/.][^/]*)", member.name, re.DOTALL)
+                if not found or member.isdir():
                     continue
+                stores.add(found[1])
+                if not member.isreg() or len(stores) > 1:
+                    what = f"{member.name!r} is a link" if len(stores) == 1 else "it contains more than one store"
+                    raise ValueError(f"bench import: {source} cannot be imported: {what}.")
                 unpacked += member.size
                 if member.size > MOST_BYTES or unpacked > 8 * MOST_BYTES:
                     raise ValueError(
@@ -401,7 +408,7 @@ def _unpack_segments(source: Path, folder: Path) -> None:
                 (folder / "segments").mkdir(exist_ok=True)
                 content = tar.extractfile(member)
                 assert content is not None  # it is a regular file
-                (folder / "segments" / found[1]).write_bytes(content.read())
+                (folder / "segments" / found[2]).write_bytes(content.read())
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"bench import: {source} is neither a folder nor a whole tar file ({reason}).") from None

@@ -19,6 +19,7 @@ import json
 import math
 import os
 import re
+import sys
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
@@ -29,6 +30,7 @@ from typing import Any
 
 from lowchurn._files import write_file
 from lowchurn._reading import read_json
+from lowchurn._terminal import printable
 
 Row = dict[str, Any]
 
@@ -76,7 +78,8 @@ FINISHED = "finished"
 # What distinguishes two rows of one key; where and when they were made does not.
 MEASURED = ("start", "seed", *SHARES, "epochs", "validation_loss", "test_rows", "data")
 # Far more than a store needs; a small file that claims more is damaged or made to exhaust the memory.
-MOST_BYTES, MOST_ROWS, LONGEST_TEXT = 2**29, 10**7, 10**4
+MOST_BYTES, MOST_ROWS, LONGEST_TEXT = 2**29, 10**6, 10**4
+ROWS_AT_ONCE = 10**5  # of a segment
 _SEGMENT = re.compile(r"([0-9]{6,})-([0-9a-f]{16})\.(parquet|json\.gz)")
 
 
@@ -113,6 +116,7 @@ class Store:
         self._lock = threading.Lock()
         self._found: dict[tuple, Row] = {}
         self._read: set[str] = set()  # files whose rows are in _found
+        self._marks: dict[str, str] = {}  # fingerprints of the data sets in _found
         self._held = 0
 
     def __len__(self) -> int:
@@ -131,7 +135,7 @@ class Store:
         """Rows by key; only files that came since the last call are read."""
         files = self._files()
         if not self._read <= {path.name for path in files}:
-            self._found, self._read = {}, set()  # somebody took files away
+            self._found, self._read, self._marks = {}, set(), {}  # somebody took files away
         for path in files:
             if path.name not in self._read:
                 self._add(path, _segment(path))
@@ -139,6 +143,11 @@ class Store:
 
     def _add(self, path: Path, rows: list[Row]) -> None:
         for row in rows:
+            if self._marks.setdefault(row["dataset"], row["data"]) != row["data"]:
+                raise ValueError(
+                    f"store: {path} contains rows of {row['dataset']} made from other data than those of earlier rows "
+                    f"({row['data']} and {self._marks[row['dataset']]}). Move it away."
+                )
             key = key_of(row)
             old = self._found.get(key)
             if old is None or old["status"] != FINISHED:
@@ -185,22 +194,24 @@ class Store:
                 old = there.get(key_of(row))
                 if old is None or (old["status"] != FINISHED and old != row):
                     new[key_of(row)] = row
-            self._check_same_data(there.values(), {row["dataset"]: row["data"] for row in new.values()})
+            self._check_same_data((row["dataset"], row["data"]) for row in new.values())
             if new:
                 self._write(list(new.values()))
             return len(new)
 
     def check_same_data(self, marks: dict[str, str]) -> None:
         """Refuse data sets, by name and fingerprint, of which this store holds rows made from another version."""
-        self._check_same_data(self.rows(), marks)
+        with self._lock:
+            self._by_key()
+            self._check_same_data(marks.items())
 
-    def _check_same_data(self, rows: Iterable[Row], marks: dict[str, str]) -> None:
-        for row in rows:
-            mark = marks.get(row["dataset"], row["data"])
-            if row["data"] != mark:
+    def _check_same_data(self, marks: Iterable[tuple[str, str]]) -> None:
+        known = dict(self._marks)
+        for name, mark in marks:
+            if known.setdefault(name, mark) != mark:
                 raise ValueError(
-                    f"store: {self.folder} holds rows of {row['dataset']} made from other data ({row['data']}, "
-                    f"now {mark}). Use another store."
+                    f"store: {self.folder} holds rows of {name} made from other data ({known[name]}, now {mark}). "
+                    "Use another store."
                 )
 
     def _write(self, rows: list[Row]) -> None:
@@ -281,7 +292,7 @@ def _segment(path: Path) -> list[Row]:
 
 
 def checked(row: Row) -> Row:
-    """The row with exactly the columns of the store, converted to their types and checked.
+    """The row with exactly the columns of the store, converted to their types and checked; NaN becomes None.
 
     Examples
     --------
@@ -292,36 +303,56 @@ def checked(row: Row) -> Row:
     ...
     ValueError: store: accuracy must be in [0, 1], got 7.0.
     """
-    _check_columns(row)
-    converted = {
-        name: None if row[name] is None and name in VALUES and kind is not str else kind(row[name])
-        for name, kind in COLUMNS.items()
-    }
-    _check_values(converted)
+    _check_names(row)
+    converted = {name: None if _lacks(name, row[name]) else kind(row[name]) for name, kind in COLUMNS.items()}
+    _check_values({name: [value] for name, value in converted.items()})
     return converted
 
 
-def _check_columns(row: Iterable[str]) -> None:
-    wrong = set(row) ^ set(COLUMNS)
+def _lacks(name: str, value: Any) -> bool:
+    """Whether a number is undefined, which is null in a file: not every reader knows NaN."""
+    undefined = value is None or (isinstance(value, float) and not math.isfinite(value))
+    return undefined and name in VALUES and COLUMNS[name] is not str
+
+
+def _check_names(columns: Iterable[str]) -> None:
+    names = list(columns)
+    wrong = set(names) ^ set(COLUMNS)
     if wrong:
         raise ValueError(f"store: a row must have the columns of the store; wrong or missing: {sorted(wrong)}.")
+    if len(names) > len(COLUMNS):
+        raise ValueError(f"store: a row must have each column once, got {len(names)} for {len(COLUMNS)} columns.")
 
 
-def _check_values(row: Row) -> None:
+def _check_values(columns: dict[str, list[Any]]) -> None:
     """Types and ranges, nothing converted: what is read is what was written."""
     for name, kind in COLUMNS.items():
-        value = row[name]
-        if value is None and name in VALUES and kind is not str:
-            continue
-        found: type = type(value)
-        if found is not kind and not (kind is float and found is int):
+        fit: set[type] = {kind, *([int] if kind is float else [])}
+        fit |= {type(None)} if name in VALUES and kind is not str else set()
+        if not fit.issuperset(map(type, columns[name])):
+            value = next(value for value in columns[name] if type(value) not in fit)
             raise ValueError(f"store: {name} must be of type {kind.__name__}, got {str(value)[:50]!r}.")
-        if kind is str and len(value) > LONGEST_TEXT:
-            raise ValueError(f"store: {name} must have at most {LONGEST_TEXT} characters, got {len(value)}.")
-        if kind is int and value >= 2**63:
-            raise ValueError(f"store: {name} must be below 2**63, got {value}.")
-        if (name in SHARES and value > 1) or (kind in (int, float) and name not in SIGNED and value < 0):
-            raise ValueError(f"store: {name} must be {'in [0, 1]' if name in SHARES else 'at least 0'}, got {value}.")
+        for value in set(columns[name]) - {None}:
+            (_check_text if kind is str else _check_number)(name, value)
+    for status, *measured in zip(columns["status"], columns["accuracy"], columns["churn"], strict=True):
+        if status == FINISHED and None in measured:
+            raise ValueError("store: a finished row must have an accuracy and a churn.")
+
+
+def _check_text(name: str, value: str) -> None:
+    if len(value) > LONGEST_TEXT:
+        raise ValueError(f"store: {name} must have at most {LONGEST_TEXT} characters, got {len(value)}.")
+    if name in KEY and printable(value) != value:
+        raise ValueError(f"store: {name} must have no control characters, got {value[:50]!r}.")
+
+
+def _check_number(name: str, value: float) -> None:
+    low = -sys.float_info.max if name in SIGNED else 0
+    high = 1 if name in SHARES else 2**63 - 1 if COLUMNS[name] is int else sys.float_info.max
+    if not low <= value <= high:
+        rule = "in [0, 1]" if name in SHARES else "at least 0" if value < low and low == 0 else "below 2**63"
+        rule = "finite" if not math.isfinite(value) else rule
+        raise ValueError(f"store: {name} must be {rule}, got {value}.")
 
 
 def encode(rows: list[Row]) -> tuple[bytes, str]:
@@ -334,19 +365,26 @@ def encode(rows: list[Row]) -> tuple[bytes, str]:
     kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     schema = pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([_without_nan(row) for row in rows], schema), buffer, compression="zstd")
+    pq.write_table(pa.Table.from_pylist(rows, schema), buffer, compression="zstd")
     return buffer.getvalue(), "parquet"
 
 
 def decode(content: bytes, parquet: bool) -> list[Row]:
     """The rows of a file, checked."""
-    rows = _from_parquet(content) if parquet else _from_json(content)
-    for row in rows:
-        _check_values(row)
+    rows: list[Row] = []
+    texts: dict[str, str] = {}  # most rows have the same few: each is kept once
+    for columns in _from_parquet(content) if parquet else _from_json(content):
+        _check_values(columns)
+        for name, kind in COLUMNS.items():
+            if kind is str:
+                columns[name] = [texts.setdefault(value, value) for value in columns[name]]
+        ordered = [columns[name] for name in COLUMNS]
+        rows += [dict(zip(COLUMNS, values, strict=True)) for values in zip(*ordered, strict=True)]
     return rows
 
 
-def _from_parquet(content: bytes) -> list[Row]:
+def _from_parquet(content: bytes) -> Iterator[dict[str, list[Any]]]:
+    """Columns, some rows at a time: a small file may unpack to far more than it is large."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -354,15 +392,19 @@ def _from_parquet(content: bytes) -> list[Row]:
         raise ImportError('reading this store needs pyarrow: pip install "lowchurn[bench]"') from error
     try:
         file = pq.ParquetFile(io.BytesIO(content), pre_buffer=False)
-        _check_columns(file.schema_arrow.names)
+        _check_names(file.schema_arrow.names)
         groups = [file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)]
         if file.metadata.num_rows > MOST_ROWS or sum(groups) > MOST_BYTES:
             raise ValueError(f"it contains {file.metadata.num_rows:,} rows in {sum(groups):,} bytes, too many to read")
+        size = 0
         # A small file is read here and now: with threads of its own pyarrow aborts a process that ends too soon after.
-        rows: list[Row] = file.read(use_threads=False).to_pylist()
+        for batch in file.iter_batches(ROWS_AT_ONCE, use_threads=False):
+            size += batch.nbytes
+            if size > MOST_BYTES:
+                raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
+            yield {name: batch.column(name).to_pylist() for name in COLUMNS}
     except (pa.ArrowException, OSError, OverflowError) as error:
         raise ValueError(f"it cannot be read as Parquet ({' '.join(str(error).split())})") from None
-    return rows
 
 
 @dataclass(frozen=True)
@@ -374,7 +416,7 @@ class _Packed:
     columns: dict[str, list[str | int | float | bool | None]]
 
 
-def _from_json(content: bytes) -> list[Row]:
+def _from_json(content: bytes) -> Iterator[dict[str, list[Any]]]:
     try:
         with gzip.open(io.BytesIO(content)) as file:
             text = file.read(MOST_BYTES + 1)
@@ -383,30 +425,18 @@ def _from_json(content: bytes) -> list[Row]:
     if len(text) > MOST_BYTES:
         raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
     saved = read_json("store", "its content", text, _Packed)
-    _check_columns([*saved.same, *saved.columns])
-    lengths = {len(values) for values in saved.columns.values()} or {1}  # keys differ, so one column of them does
-    if lengths != {saved.rows} or set(saved.same) & set(saved.columns):
+    _check_names([*saved.same, *saved.columns])
+    lengths = {len(values) for values in saved.columns.values()} - {saved.rows}
+    if lengths or not 0 < saved.rows <= MOST_ROWS:
         raise ValueError(f"its columns have {sorted(lengths)} values for {saved.rows} rows")
-    names = list(saved.columns)
+    columns = {name: [value] * saved.rows for name, value in saved.same.items()} | saved.columns
     # Numbers without a fraction may have lost it on the way.
-    kinds = [(name, float) for name, kind in COLUMNS.items() if kind is float]
-    rows = [saved.same | dict(zip(names, values, strict=True)) for values in zip(*saved.columns.values(), strict=True)]
-    rows = rows or [dict(saved.same)]
-    return [
-        {name: row[name] for name in COLUMNS}
-        | {name: kind(row[name]) for name, kind in kinds if type(row[name]) is int}
-        for row in rows
-    ]
-
-
-def _without_nan(row: Row) -> Row:
-    """Undefined numbers are null in a file: not every reader knows NaN."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+    floats = [name for name, kind in COLUMNS.items() if kind is float]
+    yield columns | {name: [float(v) if type(v) is int else v for v in columns[name]] for name in floats}
 
 
 def _as_json(rows: list[Row]) -> str:
     """Column by column, and a column that is the same everywhere once: a tenth of the size of one object a row."""
-    rows = [_without_nan(row) for row in rows]
     columns = {name: [row[name] for row in rows] for name in COLUMNS}
     same = {name: values[0] for name, values in columns.items() if all(v == values[0] for v in values)}
     rest = {name: values for name, values in columns.items() if name not in same}

@@ -26,6 +26,12 @@ METHODS = tuple(cls.name for cls in PAPER)
 VARIANT = ("scale", "patience", "loss", "epochs_limit", "run_seed")
 PLACE = ("dataset", "network", "initial", "validation", "batch")
 LABELS = ("dataset", "network", "sizes")
+# What has a meaning in Markdown and in LaTeX; names of data sets may contain anything.
+_MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|<`*["})
+_LATEX = str.maketrans(
+    {c: f"\\{c}" for c in "_%&#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
 _ORDER = {name: i for i, name in enumerate(BY_NAME)}
 
 
@@ -70,30 +76,30 @@ class Table:
         shown = "N/A" if math.isnan(cell.value) else f"{cell.value:.{self.decimals}f}"
         return f"{shown} [{cell.trials}]" if cell.trials and cell.trials < self.trials else shown
 
-    def _lines(self, mark: Callable[[str], str]) -> list[list[str]]:
+    def _lines(self, mark: Callable[[str], str], escape: dict[int, str]) -> list[list[str]]:
         lines = []
         for labels, cells in self.rows:
             best = self.bold(cells) if self.bold else set()
-            lines.append([*labels, *(mark(self.cell(c)) if i in best else self.cell(c) for i, c in enumerate(cells))])
+            shown = (mark(self.cell(c)) if i in best else self.cell(c) for i, c in enumerate(cells))
+            lines.append([*(text.translate(escape) for text in labels), *shown])
         return lines
 
     def markdown(self) -> str:
         """GitHub's Markdown, the best of each row in bold."""
         head = [*self.labels, *self.columns]
         align = ["---"] * len(self.labels) + ["--:"] * len(self.columns)
-        lines = [head, align, *self._lines(lambda text: f"**{text}**")]
+        lines = [head, align, *self._lines(lambda text: f"**{text}**", _MARKDOWN)]
         body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         notes = "".join(f"\n{note}\n" for note in self.notes)
         return f"**{self.caption}**\n\n{body}\n{notes}"
 
     def latex(self) -> str:
         """A LaTeX table of the booktabs kind."""
-        escape = str.maketrans({"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#"})
-        lines = [[text.translate(escape) for text in line] for line in self._lines(lambda text: f"@@{text}@@")]
-        body = " \\\\\n".join(" & ".join(_bold_latex(text) for text in line) for line in lines)
-        head = " & ".join(text.translate(escape) for text in (*self.labels, *self.columns))
+        lines = self._lines(lambda text: rf"\textbf{{{text}}}", _LATEX)
+        body = " \\\\\n".join(" & ".join(line) for line in lines)
+        head = " & ".join(text.translate(_LATEX) for text in (*self.labels, *self.columns))
         form = "l" * len(self.labels) + "r" * len(self.columns)
-        caption = " ".join([self.caption, *self.notes]).translate(escape)
+        caption = " ".join([self.caption, *self.notes]).translate(_LATEX)
         return (
             f"\\begin{{table}}\n\\centering\n\\begin{{tabular}}{{{form}}}\n\\toprule\n{head} \\\\\n\\midrule\n"
             f"{body} \\\\\n\\bottomrule\n\\end{{tabular}}\n\\caption{{{caption}}}\n\\end{{table}}\n"
@@ -107,10 +113,6 @@ class Table:
         for labels, cells in self.rows:
             writer.writerow([*labels, *(value for cell in cells for value in _csv_cell(cell))])
         return text.getvalue()
-
-
-def _bold_latex(text: str) -> str:
-    return f"\\textbf{{{text[2:-2]}}}" if text.startswith("@@") else text
 
 
 def _csv_cell(cell: Cell) -> tuple[str, int]:

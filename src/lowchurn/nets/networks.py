@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lowchurn.checks import check_choice
+from lowchurn.checks import check_choice, check_whole
 
 RESNET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
@@ -242,8 +242,7 @@ class Resnet(Network):
 
 def _whole(who: str, **sizes: Any) -> None:
     for name, value in sizes.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{who}: {name} must be a whole number of at least 1, got {value!r}.")
+        check_whole(who, name, value, high=2**63 - 1)
 
 
 def fcn(size: int = 1000, *, inputs: int, classes: int) -> Fcn:

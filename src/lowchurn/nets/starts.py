@@ -17,9 +17,11 @@ ELEMENTS_AT_ONCE = 2**25  # of random numbers, which are made in float64 with a 
 
 def make_template(network: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     """The module that all models of a stack are copies of."""
-    module = network if isinstance(network, nn.Module) else network()
+    module = network if isinstance(network, nn.Module) or not callable(network) else network()
     if not isinstance(module, nn.Module):
         raise ValueError(f"train: network must be a torch module or a function that makes one, got {module!r}.")
+    if any(parameter.is_meta for parameter in module.parameters()):
+        raise ValueError("train: network must have weights, got one on torch's meta device. Make it on the CPU.")
     return module
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,10 +157,11 @@ def strategy_tasks(
     return tasks
 
 
-def check_tasks(tasks: Sequence[Task], pool_rows: int) -> list[Task]:
+def check_tasks(tasks: Sequence[Task], pool_rows: int, shapes: dict[str, tuple[int, ...]]) -> list[Task]:
     """The same tasks with plain arrays, or an error that names the first bad one.
 
-    Arrays that tasks share are looked at once, and targets that are tensors stay where they are.
+    ``shapes`` are those of the network's weights. Arrays that tasks share are looked at once, and targets that are
+    tensors stay where they are.
     """
     looked_at: dict[tuple, np.ndarray] = {}
 
@@ -169,27 +171,41 @@ def check_tasks(tasks: Sequence[Task], pool_rows: int) -> list[Task]:
             looked_at[key] = check(f"train: task {i}: {name}", value, *more)
         return looked_at[key]
 
-    checked = []
+    if isinstance(tasks, Task) or not isinstance(tasks, Iterable):
+        raise ValueError(f"train: tasks must be a list of tasks, got {type(tasks).__name__}.")
+    checked: list[Task] = []
     for i, task in enumerate(tasks):
+        who = f"train: task {i}"
+        if not isinstance(task, Task):
+            raise ValueError(f"{who} must be a Task, got {type(task).__name__}.")
         rows = once(_row_numbers, i, "rows", task.rows, pool_rows)
         validation = once(_row_numbers, i, "validation", task.validation, pool_rows)
         targets = once(_targets, i, "targets", task.targets, len(rows))
         held_out = once(_targets, i, "validation_targets", task.validation_targets, len(validation))
         if targets.shape[1] != held_out.shape[1]:
-            raise ValueError(f"train: task {i}: targets and validation_targets must have the same number of classes.")
+            raise ValueError(f"{who}: targets and validation_targets must have the same number of classes.")
+        if checked and targets.shape[1] != checked[0].targets.shape[1]:
+            raise ValueError(f"{who}: targets must have the same number of classes in all tasks.")
+        if not isinstance(task.seed, int | np.integer):
+            raise ValueError(f"{who}: seed must be a whole number, got {task.seed!r}.")
+        check_number(who, "base_share", task.base_share, 0, 1)
+        if task.mixing is not None:
+            check_number(who, "mixing", task.mixing, 0, math.inf, open_low=True, open_high=True)
+        if task.coupling is not None:
+            check_number(who, "coupling", task.coupling, 0, 1)
+        if task.start is not None:
+            once(_check_start, i, "start", task.start, tuple(shapes.items()))
         weights = None if task.weights is None else once(_weights, i, "weights", task.weights, len(rows))
         if task.base_share and task.start is None:
-            raise ValueError(
-                f"train: task {i}: base_share is {task.base_share}, but there is no start to take it from."
-            )
+            raise ValueError(f"{who}: base_share is {task.base_share}, but there is no start to take it from.")
         pull = None
         if task.limit is not None:
             if task.pull is None:
-                raise ValueError(f"train: task {i}: limit is {task.limit}, but there is no pull to hold it against.")
-            check_number(f"train: task {i}", "limit", task.limit, 0, 1)
+                raise ValueError(f"{who}: limit is {task.limit}, but there is no pull to hold it against.")
+            check_number(who, "limit", task.limit, 0, 1)
             pull = once(_targets, i, "pull", task.pull, len(rows))
             if pull.shape != targets.shape:
-                raise ValueError(f"train: task {i}: targets and pull must have the same number of classes.")
+                raise ValueError(f"{who}: targets and pull must have the same number of classes.")
         checked.append(
             dataclasses.replace(
                 task,
@@ -201,7 +217,28 @@ def check_tasks(tasks: Sequence[Task], pool_rows: int) -> list[Task]:
                 pull=pull,
             )
         )
+    if not checked:
+        raise ValueError("train: tasks must hold at least one task, got none.")
     return checked
+
+
+def _check_start(who: str, value: Any, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
+    """Weights of this very network: others would be trained in its place, or stretched to its shapes."""
+    state: Any = value
+    if isinstance(value, tuple):
+        trained, model = value if len(value) == 2 else (None, None)
+        if not isinstance(trained, Trained) or not isinstance(model, int | np.integer) or not 0 <= model < len(trained):
+            raise ValueError(f"{who} must be a training and the number of one of its models, or a state dict.")
+        state = {name: weights[0] for name, weights in trained.state.items()}
+    if not isinstance(state, dict) or not all(isinstance(weights, torch.Tensor) for weights in state.values()):
+        raise ValueError(f"{who} must be a training and the number of one of its models, or a dict of tensors.")
+    for name, shape in shapes:
+        found = tuple(state[name].shape) if name in state else None
+        if found != shape:
+            raise ValueError(
+                f"{who} must be weights of the same network: {name} has shape {shape}, got "
+                f"{'none' if found is None else found}."
+            )
 
 
 def _row_numbers(who: str, value: Any, pool_rows: int) -> np.ndarray:
@@ -215,7 +252,7 @@ def _row_numbers(who: str, value: Any, pool_rows: int) -> np.ndarray:
 
 def _targets(who: str, value: Any, rows: int) -> Any:
     # Tensors may lie on a GPU, where looking into each would cost more than training on it: the stack looks once.
-    targets = value if isinstance(value, torch.Tensor) else to_numpy(value).astype(float)
+    targets = value if isinstance(value, torch.Tensor) else _numbers(who, value)
     if targets.ndim != 2 or len(targets) != rows:
         raise ValueError(f"{who} must have shape ({rows}, classes) to match its rows, got {tuple(targets.shape)}.")
     if isinstance(targets, np.ndarray) and not np.isfinite(targets).all():
@@ -223,8 +260,18 @@ def _targets(who: str, value: Any, rows: int) -> Any:
     return targets
 
 
+def _numbers(who: str, value: Any) -> np.ndarray:
+    array = to_numpy(value)
+    if array.dtype.kind not in "fiubO":
+        raise ValueError(f"{who} must hold numbers, got dtype {array.dtype}.")
+    try:
+        return array.astype(float)
+    except (TypeError, ValueError):
+        raise ValueError(f"{who} must hold numbers, got other objects.") from None
+
+
 def _weights(who: str, value: Any, rows: int) -> np.ndarray:
-    weights = to_numpy(value).astype(float)
+    weights = _numbers(who, value)
     if weights.shape != (rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
         raise ValueError(f"{who} must hold {rows} finite, non-negative numbers, got shape {weights.shape}.")
     return weights

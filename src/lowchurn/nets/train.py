@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lowchurn.checks import check_choice
+from lowchurn.checks import check_choice, check_number, check_whole
 from lowchurn.nets import draws
 from lowchurn.nets._memory import free_memory, in_words
 from lowchurn.nets.data import Data, as_int64
@@ -123,24 +123,21 @@ def train(
     check_choice("train", "loss", loss, ("log", "squared"))
     check_choice("train", "dtype", dtype, ("float32", "float64"))
     check_choice("train", "precision", precision, ("auto", "float32", "bfloat16", "tf32"))
-    counts = {"epochs": epochs, "patience": patience, "batch_size": batch_size}
-    for name, value in (counts if threads is None else counts | {"threads": threads}).items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"train: {name} must be a whole number of at least 1, got {value!r}.")
+    epochs, patience = check_whole("train", "epochs", epochs), check_whole("train", "patience", patience)
+    if memory_limit is not None:
+        check_number("train", "memory_limit", memory_limit, 0, sys.maxsize, open_low=True)
     settings = Settings(
         device=_find_device(device),
         dtype=getattr(torch, dtype),
-        batch_size=batch_size,
-        learning_rate=learning_rate,
+        batch_size=check_whole("train", "batch_size", batch_size),
+        learning_rate=check_number("train", "learning_rate", learning_rate, 0, 1e30),
         squared=loss == "squared",
         precision="ieee" if precision == "float32" else precision,
-        threads=threads or joblib.cpu_count(),
+        threads=joblib.cpu_count() if threads is None else check_whole("train", "threads", threads),
     )
     template = make_template(network)
     pool = as_pool(X, settings)
-    tasks = check_tasks(tasks, len(pool))
-    if not tasks:
-        raise ValueError("train: tasks must hold at least one task, got none.")
+    tasks = check_tasks(tasks, len(pool), {name: tuple(p.shape) for name, p in template.named_parameters()})
     _check_output(template, pool, tasks[0].targets.shape[1])
     run = _Run(network, template, pool, tasks, settings, epochs, patience, restore_best, generic)
     if memory_limit is None or settings.device.type == "cpu":  # a GPU may be shared by runs that give memory back
@@ -377,7 +374,7 @@ def _find_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise ValueError(f"train: device must be 'auto', 'cpu' or 'cuda', got {name!r}.") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"train: device {name!r} is not there; this machine has {torch.cuda.device_count()} GPUs.")

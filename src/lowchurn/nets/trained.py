@@ -137,9 +137,23 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.trained = trained
 
 
+def _plain(X: Any) -> np.ndarray:
+    """Rows as an array of a type that torch knows."""
+    array = np.asarray(X)
+    if array.dtype.kind == "O":  # such as the values of a table with columns of several types
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError("train: X must contain numbers, got other objects.") from None
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"train: X must contain numbers, got dtype {array.dtype}.")
+    wide = array.dtype.kind == "f" and array.dtype.itemsize > 8
+    return np.ascontiguousarray(array, dtype=np.float64 if wide else array.dtype.newbyteorder("="))
+
+
 def as_pool(X: Any, settings: Settings) -> torch.Tensor:
     """Rows as a tensor on the stack's device: whole numbers stay whole (token ids), everything else gets its dtype."""
-    pool = X.detach() if isinstance(X, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(X))
+    pool = X.detach() if isinstance(X, torch.Tensor) else torch.from_numpy(_plain(X))
     if pool.ndim < 2 or len(pool) == 0:
         raise ValueError(f"train: X must have at least one row and shape (rows, ...), got {tuple(pool.shape)}.")
     kind = pool.dtype if not pool.is_floating_point() and pool.dtype != torch.uint8 else settings.dtype
