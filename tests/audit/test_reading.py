@@ -486,3 +486,22 @@ def test_decimals_beside_floats():
     parts = pa.table({"id": [1, 2], "prediction": pa.array([Decimal("1.10"), Decimal("2.00")])})
     with pytest.raises(ValueError, match="not exact as floats"):
         lowchurn.audit(parts, floats)
+
+
+def test_files_of_a_folder_may_store_the_same_values_in_other_types(write):
+    parts = [
+        pa.table({"id": pa.array([1], pa.int32()), "prediction": ["a"], "y": pa.nulls(1)}),
+        pa.table({"id": [2], "prediction": pa.array(["b"]).dictionary_encode(), "y": ["b"]}),
+        pa.table({"id": [3], "prediction": pa.array(["b"], pa.large_string()), "y": pa.nulls(1)}),
+    ]
+    for i, part in enumerate(parts):
+        folder = write(f"parts/{i}.parquet", part).parent
+    new = pa.table({"id": [1, 2, 3], "prediction": ["a", "a", "b"]})
+    result = lowchurn.audit(folder, new, label="y")
+    assert (result.rows.labelled, result.churn.value, result.accuracy_old.value) == (1, 1 / 3, 1.0)
+
+
+def test_pipes_are_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "rows.csv")
+    with pytest.raises(ValueError, match="is no file, and tables are read twice"):
+        lowchurn.audit(tmp_path / "rows.csv", pa.table({"id": [1], "prediction": [1]}))

@@ -380,25 +380,38 @@ def _files(side: str, path: str, name: str) -> list[str]:
         raise ValueError(f"audit: no file {path!r} for the {side} table.{hint}")
     if not os.access(name, os.R_OK):
         raise ValueError(f"audit: no permission to read {path!r} for the {side} table.")
-    if os.path.isfile(name) and os.path.getsize(name) == 0:
+    if not os.path.isfile(name):
+        raise ValueError(f"audit: {path!r} for the {side} table is no file, and tables are read twice. Copy it to one.")
+    if os.path.getsize(name) == 0:
         raise ValueError(f"audit: the file {path!r} for the {side} table is empty.")
     return [name]
 
 
 def _uneven(schemas: dict[str, Any]) -> dict[str, str]:
     """Columns that some files lack or have in another type, with the reason."""
-    files = list(schemas)
-    first = schemas[files[0]]
-    types = dict(zip(first.names, first.types, strict=True))
+    first, *others = schemas
+    types = {name: (first, type) for name, type in zip(schemas[first].names, schemas[first].types, strict=True)}
     found: dict[str, str] = {}
-    for file in files[1:]:
+    for file in others:
         here = dict(zip(schemas[file].names, schemas[file].types, strict=True))
         for name in types.keys() ^ here.keys():
-            found.setdefault(name, f"is not in all files ({files[0]!r}, {file!r})")
+            found.setdefault(name, f"is not in all files ({first!r}, {file!r})")
         for name in types.keys() & here.keys():
-            if types[name] != here[name]:
-                found.setdefault(name, f"is {types[name]} in {files[0]!r} and {here[name]} in {file!r}")
+            where, type = types[name]
+            if pa.types.is_null(type):
+                types[name] = file, here[name]
+            elif not pa.types.is_null(here[name]) and _widest(type) != _widest(here[name]):
+                found.setdefault(name, f"is {type} in {where!r} and {here[name]} in {file!r}")
     return found
+
+
+def _widest(type: pa.DataType) -> pa.DataType:
+    """One type for all that hold the same values: text however it is stored, and signed integers of any size."""
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    if pa.types.is_large_string(type) or pa.types.is_string_view(type):
+        return pa.string()
+    return pa.int64() if pa.types.is_signed_integer(type) else type
 
 
 def _kind(path: str) -> tuple[str, str]:
@@ -424,7 +437,7 @@ def _kind(path: str) -> tuple[str, str]:
 def _csv_line(error: Exception) -> str:
     """Where a text file is broken; the database's advice, to skip such rows, is none for an audit."""
     lines = [line.strip() for line in re.split("Possible (?:fixes|Solution)", str(error))[0].splitlines()]
-    if "reached an invalid state" in lines[0]:
+    if "reached an invalid state" in str(error):
         return "it is no valid CSV. Perhaps its lines end in different ways (\\r\\n and \\n): save it with one of them"
     told = [line.removeprefix("Invalid Input Error: ") for line in lines if line and not line.startswith("Original")]
     return " ".join((told[0], told[-1]) if len(told) > 1 else told)[:300].rstrip(". ")
