@@ -266,7 +266,7 @@ def test_outputs_that_are_an_input_are_refused_through_every_kind_of_name(tmp_pa
     os.link(rows, tmp_path / "hard")
     (tmp_path / "folder").symlink_to(tmp_path)
     monkeypatch.chdir(tmp_path)
-    for name in ("rows.csv", "./rows.csv", "link", "hard", "folder/rows.csv", str(rows), rows):
+    for name in ("rows.csv", "./rows.csv", "link", "hard", "folder/rows.csv", "gone/../rows.csv", str(rows), rows):
         with pytest.raises(ValueError, match=r"retrain: --out must not overwrite --data, got "):
             check_outputs("retrain", {"--out": name}, {"--data": rows})
         with pytest.raises(ValueError, match="must not overwrite"):

@@ -330,9 +330,11 @@ def _check_place(who: str, name: str, path: PathLike) -> None:
 
 
 def _identity(path: PathLike) -> tuple[object, ...]:
-    with contextlib.suppress(OSError):
-        found = os.stat(path)
-        return found.st_dev, found.st_ino
+    # The second one is where a path through a folder that is not there is written: gone/../rows.csv.
+    for place in (path, os.path.realpath(path)):
+        with contextlib.suppress(OSError):
+            found = os.stat(place)
+            return found.st_dev, found.st_ino
     return (os.path.realpath(path),)
 
 

@@ -289,6 +289,7 @@ def test_labels_that_are_filled_in_are_not_replaced_without_force(folder, lowchu
     done = lowchurn(*arguments)
     assert done.returncode == 2
     assert "--force" in done.stderr
+    assert lowchurn("old.parquet", "new.parquet", "--json", "gone/../label-me.csv").returncode == 2
     assert (folder / "label-me.csv").read_text() == filled
     assert lowchurn(*arguments, "--force").returncode == 0
     assert (folder / "label-me.csv").read_text() != filled

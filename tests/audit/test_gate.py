@@ -327,3 +327,28 @@ def test_a_file_of_settings_that_is_none(tmp_path):
         read_config(path)
     path.write_bytes(b"")
     assert read_config(path) == {"audit": {}, "gate": {}}
+
+
+def test_a_slice_of_one_group_is_inconclusive():
+    old = pd.DataFrame(
+        {"id": range(8), "prediction": list("abababab"), "s": list("xxxxyyyy"), "g": [0, 0, 0, 0, 1, 2, 3, 4]}
+    )
+    result = lowchurn.audit(old.assign(prediction=list("aaababab")), old, by="s", group="g")
+    assert result.gate(Gate(slices={"s": {"max_churn": 0.2}})).outcome == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("confidence", [1e-9, 0.9999999999999999])
+def test_extreme_confidence(confidence):
+    rows = pd.DataFrame({"id": range(9), "prediction": list("abababaab"), "g": range(9)})
+    result = lowchurn.audit(rows, rows.assign(prediction=list("aaababaab")), group="g", confidence=confidence)
+    assert 0 <= result.churn.low <= 1 / 9 <= result.churn.high <= 1
+    assert result.review_plan().labels >= 1
+
+
+def test_extreme_margins_and_seeds_are_refused():
+    rows = pd.DataFrame({"id": range(2), "prediction": ["a", "b"]})
+    with pytest.raises(ValueError, match="margin must be in"):
+        lowchurn.audit(rows, rows.assign(prediction="a")).review_plan(margin=1e-300)
+    for seed in (-1, 0.5, True):
+        with pytest.raises(ValueError, match="seed must be a whole number, not negative"):
+            lowchurn.audit(rows, rows, seed=seed)

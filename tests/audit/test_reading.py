@@ -1,5 +1,6 @@
 """Files are read as they are, and nothing in them is run."""
 
+import datetime
 import gc
 import gzip
 import math
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from decimal import Decimal
 
 import duckdb
 import pandas as pd
@@ -360,3 +362,146 @@ def test_text_files_beside_a_connection_of_the_caller(write):
     result = lowchurn.audit(there, write("new.csv", "id,prediction\n1,1\n2,1\n"))
     assert result.churn.value == 0.5
     assert isinstance(result.disputed(), pd.DataFrame)
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        *((word, ("0", "1")) for word in ("NA", "n/a", "#N/A", "<NA>", "nan", "NaT", "NULL", "None", r"\N", ".")),
+        *(("NA", values) for values in (("0.5", "1.5"), ("True", "False"), ("2024-01-01", "2024-01-02"))),
+    ],
+)
+def test_words_for_missing_values_are_missing_among_values_that_are_no_text(write, word, values):
+    a, b = values
+    old = write("old.csv", f"id,prediction,y\n1,{a},{a}\n2,{b},{a}\n3,{a},{word}\n")
+    result = lowchurn.audit(old, write("new.csv", f"id,prediction\n1,{a}\n2,{a}\n3,{b}\n"), label="y")
+    assert (result.rows.labelled, result.accuracy_old.value, result.accuracy_new.value) == (2, 0.5, 1.0)
+
+
+def test_words_for_missing_labels_among_text_are_told(write):
+    old = write("old.csv", "id,prediction,y\n1,a,a\n2,b,NA\n")
+    result = lowchurn.audit(old, old, label="y")
+    assert result.accuracy_old.value == 0.5
+    assert "1 labels are 'NA', which neither model decides for" in result.notes[0]
+    decided = write("decided.csv", "id,prediction,y\n1,a,a\n2,NA,NA\n")
+    assert lowchurn.audit(decided, decided, label="y").notes == ()
+
+
+def test_two_spellings_of_one_decision_are_told(write):
+    result = lowchurn.audit(write("old.csv", csv(["Yes", "no"])), write("new.csv", csv(["yes ", "no"])))
+    assert result.churn.value == 0.5
+    assert result.notes == (
+        "The old decision 'Yes' and the new one 'yes ' are two classes: they differ in spaces or case.",
+    )
+
+
+def test_decimal_commas_between_semicolons_are_numbers(write):
+    old = write("old.csv", "id;score;w\n1;0,7;1,5\n2;0,2;0,5\n3;0,55;0\n")
+    new = write("new.csv", "id;score\n1;0,75\n2;0,6\n3;0,1\n")
+    assert lowchurn.audit(old, new, weight="w").churn.value == 0.25
+    classes = write("classes.csv", "id;prediction\n1;1,0\n2;0,0\n")
+    assert lowchurn.audit(classes, write("plain.csv", csv(["1", "1"], ids=[1, 2]))).churn.value == 0.5
+    # With both, neither is known to be the decimal point; with commas between the fields it is a thousand or not.
+    for text in ("id;score\n1;0,7\n2;0.2\n", 'id,score\n1,"0,7"\n2,"0,2"\n'):
+        unclear = write("unclear.csv", text)
+        with pytest.raises(ValueError, match="'score' of the old table must hold numbers, got text"):
+            lowchurn.audit(unclear, unclear)
+    with pytest.raises(ValueError, match="not the number that they spell"):
+        lowchurn.audit(write("o.csv", 'id,prediction\n"1,000",a\n'), write("n.csv", "id,prediction\n1000,a\n"))
+
+
+@pytest.mark.parametrize("above", ["\n", "\r\n\r\n", "\ufeff", "\ufeffsep=;\r\n", "sep=;\n"])
+def test_lines_above_the_names(write, above):
+    end = "\r\n" if "\r" in above else "\n"
+    old = write("old.csv", above + "id;prediction\n1;a\n2;b\n".replace("\n", end))
+    result = lowchurn.audit(old, write("new.csv", csv(["a", "a"], ids=[1, 2])))
+    assert (result.rows.paired, result.churn.value) == (2, 0.5)
+
+
+@pytest.mark.parametrize(
+    "text", ["\r\nid,prediction\n1,a\n", "sep=,\nid,prediction\r\n", "id,prediction\r\n1,a\n2,b\n"]
+)
+def test_lines_that_end_in_different_ways_are_refused(write, text):
+    path = write("old.csv", text)
+    with pytest.raises(ValueError, match="its lines end in different ways"):
+        lowchurn.audit(path, path)
+
+
+def test_packed_files_are_known_by_their_content(write):
+    plain = csv(["a", "b"])
+    names = {
+        "OLD.CSV.GZ": gzip.compress(plain.encode()),
+        "plain.csv.gz": plain,
+        "packed.csv": gzip.compress(plain.encode()),
+    }
+    for name, content in names.items():
+        path = write(name, content)
+        assert lowchurn.audit(path, path).rows.paired == 2
+
+
+@pytest.mark.parametrize("raw", ["id,prediction\n1,a\n".encode("utf-16"), "id,prediction\n1,é\n".encode("latin-1")])
+def test_other_encodings_are_refused_with_the_remedy(write, raw):
+    path = write("old.csv", raw)
+    with pytest.raises(ValueError, match="no text in UTF-8. Save it as CSV in UTF-8"):
+        lowchurn.audit(path, path)
+
+
+def test_columns_that_nobody_asks_for_may_be_anything(write):
+    old = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"], "junk": [{1}, "x"], "z": [1j, 2j]})
+    assert lowchurn.audit(old, old[["id", "prediction"]]).rows.paired == 2
+    with pytest.raises(ValueError, match="by column 'junk' must hold plain values, got unknown ones"):
+        lowchurn.audit(old, old, by="junk")
+
+
+def test_tables_in_memory_of_every_type():
+    ids = [1, 2]
+    for values, type in (
+        ([1.0, 0.5], pa.float16()),
+        ([Decimal("1.1"), Decimal("1.2")], pa.decimal256(5, 2)),
+        ([datetime.time(1), datetime.time(2)], pa.time64("ns")),
+    ):
+        old = pa.table({"id": ids, "prediction": pa.array(values, type=type)})
+        new = pa.table({"id": ids, "prediction": pa.array([values[0]] * 2, type=type)})
+        assert lowchurn.audit(old, new).churn.value == 0.5
+    frame = pd.DataFrame({"id": ids, "prediction": ["a", "b"]})
+    assert lowchurn.audit(frame.set_index("id"), frame).rows.paired == 2  # as in a Parquet file of it
+    assert lowchurn.audit(frame.assign(id=[Decimal(1), Decimal(2)]), frame).rows.paired == 2
+    for no_table in (frame["id"], frame.groupby("id"), pa.array(ids), pa.chunked_array([ids])):
+        with pytest.raises(ValueError, match="the old table must be a path, a pandas"):
+            lowchurn.audit(no_table, frame)
+
+
+def test_times_with_a_zone_are_not_compared_without_it(tmp_path):
+    with duckdb.connect(str(tmp_path / "x.duckdb")) as con:
+        for name, hour in (("o", 1), ("n", 2)):
+            con.execute(f"CREATE TABLE {name} AS SELECT 1 AS id, TIMETZ '10:00:00+0{hour}' AS prediction")
+    with pytest.raises(ValueError, match="a time of day with a zone"):
+        lowchurn.audit(f"{tmp_path}/x.duckdb::o", f"{tmp_path}/x.duckdb::n")
+
+
+def test_decimals_beside_floats():
+    whole = pa.table({"id": [1, 2], "prediction": pa.array([Decimal("1.00"), Decimal("2.00")])})
+    floats = pa.table({"id": [1, 2], "prediction": [1.0, 3.0]})
+    assert lowchurn.audit(whole, floats).churn.value == 0.5
+    parts = pa.table({"id": [1, 2], "prediction": pa.array([Decimal("1.10"), Decimal("2.00")])})
+    with pytest.raises(ValueError, match="not exact as floats"):
+        lowchurn.audit(parts, floats)
+
+
+def test_files_of_a_folder_may_store_the_same_values_in_other_types(write):
+    parts = [
+        pa.table({"id": pa.array([1], pa.int32()), "prediction": ["a"], "y": pa.nulls(1)}),
+        pa.table({"id": [2], "prediction": pa.array(["b"]).dictionary_encode(), "y": ["b"]}),
+        pa.table({"id": [3], "prediction": pa.array(["b"], pa.large_string()), "y": pa.nulls(1)}),
+    ]
+    for i, part in enumerate(parts):
+        folder = write(f"parts/{i}.parquet", part).parent
+    new = pa.table({"id": [1, 2, 3], "prediction": ["a", "a", "b"]})
+    result = lowchurn.audit(folder, new, label="y")
+    assert (result.rows.labelled, result.churn.value, result.accuracy_old.value) == (1, 1 / 3, 1.0)
+
+
+def test_pipes_are_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "rows.csv")
+    with pytest.raises(ValueError, match="is no file, and tables are read twice"):
+        lowchurn.audit(tmp_path / "rows.csv", pa.table({"id": [1], "prediction": [1]}))

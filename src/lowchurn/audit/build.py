@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,8 @@ MOST_CLASSES = 5_000  # different decisions
 MOST_NUMBERS = 30  # distinct numbers that are slices of their own; more are cut into bins
 BINS = 10
 EXAMPLES = 5
+# Labels that are likely to be words for no label.
+MISSING_LABELS = ("NA", "N/A", "n/a", "na", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "\\N", "?", "-", ".")
 
 
 def audit(
@@ -119,6 +122,8 @@ def audit(
     check_number("audit", "confidence", confidence, 0, 1, open_low=True, open_high=True)
     check_number("audit", "bootstrap", bootstrap, 100, 100_000)
     check_number("audit", "sample", sample, 0, 10_000)
+    if not isinstance(seed, numbers.Integral) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"audit: seed must be a whole number, not negative, got {seed!r}.")
     if threads is not None:
         check_number("audit", "threads", threads, 1, 10_000)
     described = describe_source("old_name", old, old_name), describe_source("new_name", new, new_name)
@@ -189,6 +194,7 @@ def _count(
     _check_classes(engine, pairs, columns)
     cells = engine.fetch(counts.count(pairs, cuts))
     by_unit = engine.fetch(counts.count_units(pairs, cuts, unit)) if columns.group else None
+    more_notes += _spelling_notes(engine, pairs, cells)
     found = tallies(cells, by_unit)
     slices = judge_slices(found, lambda cut, value: (cuts[cut].name, cuts[cut].words(value)), design)
     soft_found, shift, moved = {}, None, None
@@ -239,6 +245,27 @@ def _check_classes(engine: sources.Engine, pairs: Any, columns: Columns) -> None
                 "If they are scores, say score= and threshold=."
             )
     _check_derived(engine, pairs, columns)
+
+
+def _spelling_notes(engine: sources.Engine, pairs: Any, cells: dict[str, list[Any]]) -> list[str]:
+    """Text is compared as it is: say so where two spellings of one class, or words for a missing label, are likely."""
+    if not pairs.old.type().is_string():
+        return []
+    olds, news = ({value for value in cells[side] if value is not None} for side in ("old", "new"))
+    spelled = {value.strip().casefold(): value for value in news - olds}
+    notes = [
+        f"The old decision {value!r} and the new one {spelled[key]!r} are two classes: they differ in spaces or case."
+        for value in sorted(olds - news)
+        if (key := value.strip().casefold()) in spelled
+    ]
+    if "label" in pairs.columns:
+        some = engine.fetch(counts.rows_by_label(pairs, sorted({*MISSING_LABELS} - olds - news)))
+        notes += [
+            f"{n:,} labels are {label!r}, which neither model decides for: both count as wrong there. "
+            "Leave the field empty if it means that the label is missing."
+            for label, n in zip(some["label"], some["n"], strict=True)
+        ]
+    return notes[:EXAMPLES]
 
 
 def _check_derived(engine: sources.Engine, pairs: Any, columns: Columns) -> None:

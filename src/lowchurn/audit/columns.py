@@ -152,8 +152,8 @@ def resolve(
             if name in old and name in new and role not in {"by", "label"}:
                 _same_kind(role, name, old[name].kind, new[name].kind, NUMBERS)
             for schema in (old, new):
-                if name in schema and (kind := schema[name].kind) in NO_VALUES:
-                    raise ValueError(f"audit: {role} column {name!r} must hold plain values, got {kind} ones.")
+                if name in schema:
+                    _check_plain(role, name, schema[name])
     if weight is not None and (kind := (new if weight in new else old)[weight].kind) not in NUMBERS:
         raise ValueError(f"audit: weight column {weight!r} must hold numbers, got {kind}.")
     reserved = {*keys, *slices, *bins, *(n for n in (label, weight, group) if n)}
@@ -208,11 +208,10 @@ def _id_types(keys: Sequence[str], old: Schema, new: Schema) -> tuple[tuple[str,
     for key in keys:
         parts = [Part(f"{side} id", side, key, schema[key]) for side, schema in (("old", old), ("new", new))]
         for part in parts:
-            if part.type.kind in NO_VALUES:
-                raise ValueError(f"audit: id column {key!r} must hold plain values, got {part.type.kind} ones.")
+            _check_plain("id", key, part.type)
         kinds = {part.type.kind for part in parts}
         if "text" not in kinds or not any(part.type.written for part in parts):
-            _same_kind("id", key, old[key].kind, new[key].kind)
+            _same_kind("id", key, old[key].kind, new[key].kind, ("integer", "decimal"))
         try:
             common, more = common_type(parts)
         except ValueError:
@@ -221,6 +220,15 @@ def _id_types(keys: Sequence[str], old: Schema, new: Schema) -> tuple[tuple[str,
         types.append(str(common))
         checks += more
     return tuple(types), tuple(checks)
+
+
+def _check_plain(role: str, name: str, type: ColumnType) -> None:
+    if type.kind in NO_VALUES:
+        raise ValueError(
+            f"audit: {role} column {name!r} must hold {'labels' if role == 'prediction' else 'plain values'}, "
+            f"got {type.kind} ones ({type.words}). "
+            "Convert them to numbers or text."
+        )
 
 
 def _same_kind(role: str, name: str, old: str, new: str, alike: Iterable[str] = ()) -> None:
@@ -300,8 +308,13 @@ def _predicted(
                 "Name it: prediction= (labels), score= with threshold=, or proba= (one column a class)."
             )
         prediction = left[0]
-    if prediction is not None and (kind := schema[prediction].kind) in NO_VALUES:
-        raise ValueError(f"audit: prediction column {prediction!r} must hold labels, got {kind} values.")
+        if prediction in SCORE_NAMES and schema[prediction].kind == "text":
+            raise ValueError(
+                f"audit: column {prediction!r} of the {side} table must hold numbers, got text. "
+                f"Write numbers with a decimal point, or say that it holds labels: prediction={prediction!r}."
+            )
+    if prediction is not None:
+        _check_plain("prediction", prediction, schema[prediction])
     return Predicted(prediction, None if proba else score, threshold, proba)
 
 

@@ -115,7 +115,8 @@ def unfit(column: Column, rule: str, limit: int) -> Column:
     if rule == "small":
         number = _known(column)
         return ~number.isinf() & (number.abs() > limit)
-    return (column.cast("decimal(38, 0)") != column) | (column > limit) | (column < -limit)
+    large = (column > limit) | (column < -limit)
+    return large | (column.floor() != column) if column.type().is_decimal() else large
 
 
 def unfit_values(table: Table, name: str, rule: str, limit: int, most: int) -> Table:
@@ -335,6 +336,12 @@ def count(pairs: Table, cuts: Sequence[Cut] = ()) -> Table:
             sums |= {"weight": view.w.sum(), "weight2": (view.w * view.w).sum()}
         counted.append(view.group_by(groups).aggregate(**sums))
     return ibis.union(*counted) if len(counted) > 1 else counted[0]
+
+
+def rows_by_label(pairs: Table, labels: Sequence[str]) -> Table:
+    """How many rows have each of these labels."""
+    some = pairs.filter(pairs.label.isin(labels))
+    return some.group_by("label").aggregate(n=some.count()).order_by("label")
 
 
 def distinct_answers(pairs: Table) -> Table:

@@ -33,6 +33,8 @@ class ColumnType:
     """Comes from a text file, which does not tell the number 1 from the text '1'."""
     rounded: bool = False
     """Some values have more digits than a float holds."""
+    told: str = ""
+    """Why a column cannot be used."""
 
     @classmethod
     def of(cls, dtype: dt.DataType) -> ColumnType:
@@ -40,6 +42,8 @@ class ColumnType:
 
     @property
     def words(self) -> str:
+        if self.kind == "unknown":
+            return self.told or str(getattr(self.dtype, "raw_type", self.dtype))
         return f"{self.dtype}" if self.kind in {"float", "decimal"} else self.kind
 
 
@@ -97,6 +101,10 @@ class Schema(Mapping[str, ColumnType]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def with_types(self, types: Mapping[str, ColumnType]) -> Schema:
+        """With other types for some columns, or with further columns."""
+        return Schema((*self._names, *types), lambda name: types[name] if name in types else self[name])
 
     def set_empty(self, name: str) -> None:
         """A column without a single value fits any type."""

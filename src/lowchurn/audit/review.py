@@ -20,6 +20,8 @@ from lowchurn.audit.formats import interval_text
 from lowchurn.audit.stats import Estimate
 from lowchurn.checks import check_number
 
+LEAST_MARGIN = 1e-9  # a smaller one needs more labels than there are people
+
 
 @dataclass(frozen=True)
 class ReviewPlan:
@@ -103,7 +105,7 @@ def plan_review(
     >>> plan_review(churn=0.02, rows=1000, disputed=20, margin=0.01).labels
     32
     """
-    check_number("review_plan", "margin", margin, 0, 1, open_low=True)
+    check_number("review_plan", "margin", margin, LEAST_MARGIN, 1)
     check_number("review_plan", "power", power, 0, 1, open_low=True, open_high=True)
     check_number("review_plan", "decisive", decisive, 0, 1)
     if churn == 0:

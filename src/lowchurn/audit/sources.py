@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 import uuid
 import weakref
@@ -26,7 +27,7 @@ import sqlglot
 
 from lowchurn._files import make_scratch
 from lowchurn.audit import csv_files
-from lowchurn.audit.exact import ColumnType, Schema, kind_of
+from lowchurn.audit.exact import MOST_DIGITS, ColumnType, Schema, kind_of
 from lowchurn.checks import unknown_name
 
 CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".csv.zst")
@@ -130,25 +131,30 @@ class Engine:
             return _source(source)
         if isinstance(source, str | os.PathLike):
             return self._open_path(side, os.fspath(source))
-        return _source(self._read_memory(side, source))
+        return self._open_memory(side, source)
 
-    def _read_memory(self, side: str, source: Any) -> Any:
+    def _open_memory(self, side: str, source: Any) -> Source:
         if isinstance(source, duckdb.DuckDBPyRelation):
             # A relation belongs to its own connection and may be read once: bring it over.
             source = source.to_arrow_table()
         module = type(source).__module__.split(".")[0]
-        if module not in {"pandas", "polars", "pyarrow"}:
+        if module == "polars" and hasattr(source, "collect"):
+            source = source.collect()
+        elif module == "pyarrow" and hasattr(source, "to_table"):
+            source = source.to_table()
+        elif module == "pyarrow" and hasattr(source, "read_all"):
+            source = source.read_all()
+        if isinstance(source, pa.RecordBatch):
+            source = pa.Table.from_batches([source])
+        if not (isinstance(source, pa.Table) or (module in {"pandas", "polars"} and hasattr(source, "columns"))):
             raise ValueError(
                 f"audit: the {side} table must be a path, a pandas, polars or pyarrow table, a DuckDB relation or an "
                 f"Ibis table, got {type(source).__module__}.{type(source).__name__}."
             )
-        if module == "polars" and hasattr(source, "collect"):
-            source = source.collect()
-        if module == "pyarrow" and hasattr(source, "to_table"):
-            source = source.to_table()
-        elif module == "pyarrow" and hasattr(source, "read_all"):
-            source = source.read_all()
-        names = [str(c) for c in (source.schema.names if module == "pyarrow" else source.columns)]
+        if module == "pandas":
+            levels = [name for name in source.index.names if name is not None and name not in source.columns]
+            source = source.reset_index(levels) if levels else source
+        names = [str(c) for c in (source.column_names if isinstance(source, pa.Table) else source.columns)]
         if len(set(names)) < len(names):
             twice = sorted(n for n in set(names) if names.count(n) > 1)
             raise ValueError(f"audit: column names must differ, the {side} table has {twice} more than once.")
@@ -158,13 +164,17 @@ class Engine:
             source = source.set_axis(names, axis=1)
         try:
             csv_files.check_names(names)
-            if module == "pandas":
-                source = pa.Table.from_pandas(source, preserve_index=False)
-            elif module == "polars":
-                source = source.to_arrow()
-            elif isinstance(source, pa.RecordBatch):
-                source = pa.Table.from_batches([source])
-            return self._hold(_microseconds(source))
+            with suppress(Exception):
+                return _source(self._hold(_as_arrow(source)))
+            # A column that the database cannot hold does no harm where nobody asks for it.
+            unfit = {}
+            for name in names:
+                try:
+                    self._hold(_as_arrow(source, [name]))
+                except Exception as error:
+                    unfit[name] = ColumnType("unknown", dt.unknown, told=_first_line(error))
+            opened = _source(self._hold(_as_arrow(source, [name for name in names if name not in unfit])))
+            return Source(opened.table, opened.schema.with_types(unfit))
         except Exception as error:
             raise ValueError(f"audit: cannot read the {side} table: {_first_line(error)}.") from None
 
@@ -206,10 +216,10 @@ class Engine:
     def _open_csv(self, files: list[str]) -> Source:
         con, name = self.backend.con, _new_name()
         if "://" in files[0] and not os.path.exists(files[0]):
-            names = csv_files.load_remote(con, files[0], name, temporary=not self.own)
+            names, commas = csv_files.load_remote(con, files[0], name, temporary=not self.own), False
         else:
-            names = csv_files.load(con, files, name, temporary=not self.own)
-        schema = Schema(names, lambda column: csv_files.column_type(con, name, column))
+            names, commas = csv_files.load(con, files, name, temporary=not self.own)
+        schema = Schema(names, lambda column: csv_files.column_type(con, name, column, commas))
         return Source(self.backend.table(name), schema, written=True)
 
     def _open_parquet(self, files: list[str]) -> Source:
@@ -254,7 +264,14 @@ class Engine:
                 f"audit: table {table!r} in {path!r} has computed columns ({', '.join(r[0] for r in computed)}), which "
                 "run an expression of the file. Store their values, or allow them with views=True."
             )
-        return _source(self.backend.table(table, database=(catalog, "main")))
+        opened = _source(self.backend.table(table, database=(catalog, "main")))
+        zoned = con.execute(
+            f"SELECT column_name FROM duckdb_columns() {where} AND table_name = ? AND data_type = ?",
+            [table, "TIME WITH TIME ZONE"],
+        ).fetchall()
+        # Ibis does not tell them from times without a zone.
+        unfit = {name: ColumnType("unknown", dt.unknown, told="a time of day with a zone") for (name,) in zoned}
+        return Source(opened.table, opened.schema.with_types(unfit))
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -321,13 +338,30 @@ def _new_name() -> str:
     return f"lowchurn_{uuid.uuid4().hex}"
 
 
-def _microseconds(table: pa.Table) -> pa.Table:
-    """Moments with a zone in microseconds where nothing is lost: Ibis knows no finer ones."""
+def _as_arrow(source: Any, names: list[str] | None = None) -> pa.Table:
+    """A table in memory, or some of its columns, in types that DuckDB and Ibis have."""
+    if isinstance(source, pa.Table):
+        table = source if names is None else source.select(names)
+    else:
+        some = source if names is None else source[names]
+        table = some.to_arrow() if hasattr(some, "to_arrow") else pa.Table.from_pandas(some, preserve_index=False)
     for i, column in enumerate(table.schema):
-        if pa.types.is_timestamp(column.type) and column.type.unit == "ns" and column.type.tz is not None:
-            with suppress(pa.ArrowInvalid):
-                table = table.set_column(i, column.name, table.column(i).cast(pa.timestamp("us", column.type.tz)))
+        held = _held_type(column.type)
+        if held is not None:
+            with suppress(pa.ArrowInvalid):  # where something would be lost it stays as it is
+                table = table.set_column(i, column.name, table.column(i).cast(held))
     return table
+
+
+def _held_type(type: pa.DataType) -> pa.DataType | None:
+    """Another type for those that DuckDB or Ibis does not have; None for all others."""
+    if pa.types.is_float16(type):
+        return pa.float32()
+    if pa.types.is_decimal256(type):
+        return pa.decimal128(MOST_DIGITS, type.scale) if type.scale <= MOST_DIGITS else None
+    if pa.types.is_timestamp(type) and type.unit == "ns" and type.tz is not None:
+        return pa.timestamp("us", type.tz)
+    return pa.time64("us") if type == pa.time64("ns") else None
 
 
 def _files(side: str, path: str, name: str) -> list[str]:
@@ -346,25 +380,38 @@ def _files(side: str, path: str, name: str) -> list[str]:
         raise ValueError(f"audit: no file {path!r} for the {side} table.{hint}")
     if not os.access(name, os.R_OK):
         raise ValueError(f"audit: no permission to read {path!r} for the {side} table.")
-    if os.path.isfile(name) and os.path.getsize(name) == 0:
+    if not os.path.isfile(name):
+        raise ValueError(f"audit: {path!r} for the {side} table is no file, and tables are read twice. Copy it to one.")
+    if os.path.getsize(name) == 0:
         raise ValueError(f"audit: the file {path!r} for the {side} table is empty.")
     return [name]
 
 
 def _uneven(schemas: dict[str, Any]) -> dict[str, str]:
     """Columns that some files lack or have in another type, with the reason."""
-    files = list(schemas)
-    first = schemas[files[0]]
-    types = dict(zip(first.names, first.types, strict=True))
+    first, *others = schemas
+    types = {name: (first, type) for name, type in zip(schemas[first].names, schemas[first].types, strict=True)}
     found: dict[str, str] = {}
-    for file in files[1:]:
+    for file in others:
         here = dict(zip(schemas[file].names, schemas[file].types, strict=True))
         for name in types.keys() ^ here.keys():
-            found.setdefault(name, f"is not in all files ({files[0]!r}, {file!r})")
+            found.setdefault(name, f"is not in all files ({first!r}, {file!r})")
         for name in types.keys() & here.keys():
-            if types[name] != here[name]:
-                found.setdefault(name, f"is {types[name]} in {files[0]!r} and {here[name]} in {file!r}")
+            where, type = types[name]
+            if pa.types.is_null(type):
+                types[name] = file, here[name]
+            elif not pa.types.is_null(here[name]) and _widest(type) != _widest(here[name]):
+                found.setdefault(name, f"is {type} in {where!r} and {here[name]} in {file!r}")
     return found
+
+
+def _widest(type: pa.DataType) -> pa.DataType:
+    """One type for all that hold the same values: text however it is stored, and signed integers of any size."""
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    if pa.types.is_large_string(type) or pa.types.is_string_view(type):
+        return pa.string()
+    return pa.int64() if pa.types.is_signed_integer(type) else type
 
 
 def _kind(path: str) -> tuple[str, str]:
@@ -389,7 +436,9 @@ def _kind(path: str) -> tuple[str, str]:
 
 def _csv_line(error: Exception) -> str:
     """Where a text file is broken; the database's advice, to skip such rows, is none for an audit."""
-    lines = [line.strip() for line in str(error).split("Possible fixes")[0].splitlines()]
+    lines = [line.strip() for line in re.split("Possible (?:fixes|Solution)", str(error))[0].splitlines()]
+    if "reached an invalid state" in str(error):
+        return "it is no valid CSV. Perhaps its lines end in different ways (\\r\\n and \\n): save it with one of them"
     told = [line.removeprefix("Invalid Input Error: ") for line in lines if line and not line.startswith("Original")]
     return " ".join((told[0], told[-1]) if len(told) > 1 else told)[:300].rstrip(". ")
 

@@ -61,7 +61,7 @@ def undefined(n: int = 0, why: str = "no rows") -> Estimate:
 
 def critical(confidence: float) -> float:
     """The normal quantile of a two-sided interval."""
-    return float(special.ndtri(0.5 + confidence / 2))
+    return -float(special.ndtri((1 - confidence) / 2))  # of the lower end: close to 1 there are no floats
 
 
 def proportion(share: float, n: int, confidence: float = 0.95, effective: float | None = None) -> Estimate:
@@ -292,7 +292,7 @@ def _few_units(units: float, confidence: float) -> float:
         return 1.0
     if units < 2:
         return math.nan
-    return float((critical(confidence) / stats.t.ppf(0.5 + confidence / 2, units - 1)) ** 2)
+    return float((critical(confidence) / stats.t.isf((1 - confidence) / 2, units - 1)) ** 2)
 
 
 def bootstrap(
@@ -348,7 +348,7 @@ def bootstrap(
     if drawn.size < draws / 2:
         return Estimate(value, math.nan, math.nan, n, "bootstrap: undefined in most draws", float(units))
     if centred:
-        half = float(stats.t.ppf(0.5 + confidence / 2, units - 1) * drawn.std(ddof=1))
+        half = float(stats.t.isf((1 - confidence) / 2, units - 1) * drawn.std(ddof=1))
         low, high = value - half, value + half
     else:
         low, high = (float(q) for q in np.quantile(drawn, [0.5 - confidence / 2, 0.5 + confidence / 2]))
@@ -368,7 +368,8 @@ def rows_needed(estimate: Estimate, limit: float, confidence: float, interval: C
     >>> rows_needed(small, 0.03, 0.95, lambda size: proportion(0.02, round(size), effective=size))
     1118.0
     """
-    if not estimate.defined or estimate.value == limit:
+    # Rows of a single group show no variance, so they are worth nothing.
+    if not estimate.defined or estimate.value == limit or estimate.effective <= 0:
         return math.inf
 
     def settled(size: float) -> bool:

@@ -123,11 +123,12 @@ def _check_paths(given: Mapping[str, Any], paths: Mapping[str, str], config: str
         read = [Path(source)] if os.path.isdir(source) else files_of(source)
         inputs |= {f"the {side} table {str(path)!r}": path for path in read}
     check_outputs("audit", {f"--{name}": path for name, path in paths.items()}, inputs)
-    if "disputed" in paths and not given.get("force") and holds_answers(paths["disputed"]):
-        raise ValueError(
-            f"audit: --disputed must not replace labels that are filled in, got {paths['disputed']!r}. "
-            "Write to another file, or use --force."
-        )
+    for name, output in paths.items():
+        if not given.get("force") and holds_answers(real_place(output)):
+            raise ValueError(
+                f"audit: --{name} must not replace labels that are filled in, got {output!r}. "
+                "Write to another file, or use --force."
+            )
 
 
 def _with_provenance(result: Audit, asked: _Asked) -> Audit:
