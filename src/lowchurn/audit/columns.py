@@ -211,7 +211,7 @@ def _id_types(keys: Sequence[str], old: Schema, new: Schema) -> tuple[tuple[str,
             _check_plain("id", key, part.type)
         kinds = {part.type.kind for part in parts}
         if "text" not in kinds or not any(part.type.written for part in parts):
-            _same_kind("id", key, old[key].kind, new[key].kind, ("integer", "decimal"))
+            _same_kind("id", key, old[key].kind, new[key].kind)
         try:
             common, more = common_type(parts)
         except ValueError:
