@@ -17,6 +17,7 @@ import zipfile
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import skops.io
 from catboost import CatBoostClassifier
 from hypothesis import given, settings
@@ -25,18 +26,25 @@ from lightgbm import LGBMClassifier
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import (
     BaggingClassifier,
+    GradientBoostingClassifier,
     HistGradientBoostingClassifier,
     RandomForestClassifier,
     StackingClassifier,
     VotingClassifier,
 )
 from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.feature_selection import SelectKBest, mutual_info_classif
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.metrics import fbeta_score, make_scorer
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, TunedThresholdClassifierCV
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, SplineTransformer, StandardScaler
+from sklearn.svm import SVC
 from xgboost import XGBClassifier
 
 import lowchurn
@@ -395,6 +403,103 @@ def damaged_boosting(**changes):
     return model
 
 
+MANY = np.digitize(X[:, 0], [-0.5, 0.5])
+VECTORS = SVC().fit(X, MANY)
+NEAR = KNeighborsClassifier(algorithm="brute").fit(X, Y)
+BOOSTED = GradientBoostingClassifier(n_estimators=2, max_depth=1).fit(X, Y)
+SPLINES = SplineTransformer().fit(X)
+
+
+def with_attributes(model, **attributes):
+    model = copy.deepcopy(model)
+    vars(model).update(attributes)
+    return model
+
+
+def damaged_sparse():
+    model = LogisticRegression().fit(X, Y).sparsify()
+    model.coef_.indices = model.coef_.indices + 10**8
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: with_attributes(VECTORS, support_=np.arange(10**5, dtype=np.int32)),
+        lambda: with_attributes(VECTORS, support_vectors_=np.zeros((0, 3))),
+        lambda: with_attributes(VECTORS, _dual_coef_=VECTORS._dual_coef_[:, :2].copy()),
+        lambda: with_attributes(VECTORS, _intercept_=np.zeros(0)),
+        lambda: with_attributes(VECTORS, kernel="precomputed", support_=np.full_like(VECTORS.support_, 10**8)),
+        lambda: with_attributes(VECTORS, _impl="epsilon_svr"),
+        lambda: with_attributes(NEAR, _y=np.full_like(NEAR._y, 10**8)),
+        lambda: with_attributes(NEAR, _y=NEAR._y[:2].copy()),
+        lambda: with_attributes(NEAR, _fit_X=NEAR._fit_X[:, :1].copy()),
+        lambda: with_attributes(BOOSTED, estimators_=np.repeat(BOOSTED.estimators_, 500, axis=1)),
+        lambda: with_attributes(SPLINES, bsplines_=[with_attributes(SPLINES.bsplines_[0], k=10**6)]),
+        damaged_sparse,
+    ],
+)
+def test_arrays_that_do_not_belong_together_are_refused(model, tmp_path):
+    refused(skops.io.dumps(model()), tmp_path)
+
+
+EVERYDAY = {
+    "search": lambda: GridSearchCV(LogisticRegression(), {"C": [1.0]}, scoring="f1", cv=StratifiedKFold(2)),
+    "scorer": lambda: GridSearchCV(LogisticRegression(), {"C": [1.0]}, scoring=make_scorer(fbeta_score, beta=2), cv=2),
+    "threshold": lambda: TunedThresholdClassifierCV(LogisticRegression(), cv=2),
+    "voting": lambda: VotingClassifier([("a", LogisticRegression())], voting="soft"),
+    "temperature": lambda: CalibratedClassifierCV(LogisticRegression(), method="temperature", cv=2),
+    "ball tree": lambda: KNeighborsClassifier(algorithm="ball_tree", metric="manhattan"),
+    "minkowski": lambda: KNeighborsClassifier(algorithm="kd_tree", p=3),
+    "process": lambda: GaussianProcessClassifier(1.0 * RBF() + WhiteKernel()),
+    "splines": lambda: make_pipeline(SplineTransformer(), LogisticRegression()),
+    "chosen": lambda: make_pipeline(SelectKBest(mutual_info_classif, k=2), LogisticRegression()),
+    "clipped": lambda: make_pipeline(FunctionTransformer(np.clip, kw_args={"a_min": 0, "a_max": 1}), GaussianNB()),
+    "vectors": lambda: SVC(),
+    "boosting": lambda: GradientBoostingClassifier(n_estimators=2, init=LogisticRegression()),
+}
+
+
+@pytest.mark.parametrize("kind", EVERYDAY)
+def test_everyday_models_of_scikit_learn_are_read_without_trust(kind):
+    model = EVERYDAY[kind]().fit(X, Y)
+    again = load_skops(dump_skops(model))
+    ask = "predict_proba" if hasattr(model, "predict_proba") else "predict"
+    assert (getattr(again, ask)(X) == getattr(model, ask)(X)).all()
+
+
+def test_models_of_sparse_rows_are_read_without_trust():
+    rows = scipy.sparse.csr_matrix(np.where(X > 0, X, 0))
+    for model in (
+        SVC().fit(rows, Y),
+        KNeighborsClassifier().fit(rows, Y),
+        LogisticRegression().fit(rows, Y).sparsify(),
+    ):
+        assert (load_skops(dump_skops(model)).predict(rows) == model.predict(rows)).all()
+
+
+def test_a_sparse_matrix_that_is_a_bomb_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(_model_files, "ALWAYS_ALLOWED", 2**20)
+    empty = scipy.sparse.csr_matrix((10**6, 3))  # a million zeros, in a few kilobytes
+    refused(skops.io.dumps(with_attributes(NEAR, _fit_X=empty)), tmp_path, "fill the memory")
+
+
+def test_a_model_of_zeros_is_no_bomb(tmp_path, monkeypatch):
+    monkeypatch.setattr(_model_files, "ALWAYS_ALLOWED", 2**16)
+    rows = scipy.sparse.csr_matrix((240, 20_000))
+    rows[:, 0] = X[:, 0]
+    model = LowChurnClassifier(LogisticRegression()).fit(rows, Y)
+    again = outcome(written(model), tmp_path)
+    assert (again.predict_proba(rows) == model.predict_proba(rows)).all()
+
+
+def test_a_model_that_skops_cannot_write_is_one_line():
+    around: list = []
+    around.append(around)
+    with pytest.raises(ValueError, match="^save: a FunctionTransformer cannot be written"):
+        dump_skops(FunctionTransformer(kw_args={"a": around}))
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -437,8 +542,8 @@ def test_sizes_that_lie_are_found_out(tmp_path):
 
 
 def test_one_entry_cannot_be_read_a_thousand_times(tmp_path, monkeypatch):
-    monkeypatch.setattr("lowchurn.learners.skops.ALWAYS_ALLOWED", 2**20)
-    monkeypatch.setattr("lowchurn.learners.skops.RATIO", 1)
+    monkeypatch.setattr(_model_files, "ALWAYS_ALLOWED", 2**20)
+    monkeypatch.setattr(_model_files, "RATIO", 2)
     model = FunctionTransformer(kw_args={"a": [np.zeros(60_000) for _ in range(3)]})
     parts = unpacked(skops.io.dumps(model))
     schema = json.loads(parts["schema.json"])

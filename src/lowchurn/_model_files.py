@@ -81,7 +81,7 @@ def read_zip(what: str, data: bytes, nested: bool = False) -> dict[str, bytes]:
     ...
     lowchurn._model_files.Refused: load: 'a.skops' is damaged or of another kind (BadZipFile: File is not a zip file).
     """
-    allowed = len(data) if nested else max(ALWAYS_ALLOWED, RATIO * len(data))
+    allowed = len(data) if nested else most_unpacked(data)
     with reading(what), zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = archive.infolist()
         _check_entries(what, entries, len(data), allowed)
@@ -90,6 +90,18 @@ def read_zip(what: str, data: bytes, nested: bool = False) -> dict[str, bytes]:
             parts[entry.filename] = _unpack(archive, entry, what, allowed)
             allowed -= len(parts[entry.filename])
         return parts
+
+
+def most_unpacked(data: bytes, nested: bool = False) -> int:
+    """How many bytes the content of an archive may take in memory; archives inside each other do not multiply.
+
+    Examples
+    --------
+    >>> from lowchurn._model_files import most_unpacked
+    >>> most_unpacked(b"PK") == 256 * 2**20
+    True
+    """
+    return max(ALWAYS_ALLOWED, len(data) * (1 if nested else RATIO))
 
 
 def _check_entries(what: str, entries: Sequence[zipfile.ZipInfo], size: int, allowed: int) -> None:
