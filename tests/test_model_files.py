@@ -403,6 +403,12 @@ def damaged_boosting(**changes):
     return model
 
 
+def without_nodes():
+    predictor = damaged_boosting()._predictors[0][0]
+    predictor.nodes = predictor.nodes[:0]
+    return predictor
+
+
 MANY = np.digitize(X[:, 0], [-0.5, 0.5])
 VECTORS = SVC().fit(X, MANY)
 NEAR = KNeighborsClassifier(algorithm="brute").fit(X, Y)
@@ -441,6 +447,57 @@ def damaged_sparse():
 )
 def test_arrays_that_do_not_belong_together_are_refused(model, tmp_path):
     refused(skops.io.dumps(model()), tmp_path)
+
+
+def nodes_of(value, loader):
+    """Every node of a kind in the schema of a skops file."""
+    if isinstance(value, dict) and value.get("__loader__") == loader:
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from nodes_of(inner, loader)
+
+
+def of_json(content):
+    return {"__class__": "str", "__module__": "builtins", "__loader__": "JsonNode", "content": content}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: tree["content"]["content"]["node_count"].update(of_json("1000000000")),
+        lambda tree: tree["content"]["content"].update(nodes=tree["__reduce__"]["args"]["content"][1]),
+        lambda tree: tree["__reduce__"]["args"]["content"][2].update(of_json("100000000")),
+        lambda tree: tree.update(__class__="dtype", __module__="numpy", content=of_json("{}")),
+        lambda tree: tree.update(__loader__="ConstructorFromReduceNode", content=tree["__reduce__"]["args"]),
+    ],
+)
+def test_a_tree_without_its_whole_state_is_refused(change, tmp_path):
+    parts = unpacked(skops.io.dumps(copy.deepcopy(LEARNERS["forest"]).fit(X, Y)))
+    schema = json.loads(parts["schema.json"])
+    change(next(nodes_of(schema, "TreeNode")))
+    refused(packed(parts | {"schema.json": json.dumps(schema).encode()}), tmp_path)
+
+
+def test_another_node_of_the_same_id_is_not_taken_for_a_part_of_a_tree(tmp_path):
+    model = copy.deepcopy(LEARNERS["forest"]).fit(X, Y)
+    parts = unpacked(skops.io.dumps(model))
+    schema = json.loads(parts["schema.json"])
+    next(nodes_of(schema, "TreeNode"))["content"]["content"]["node_count"]["__id__"] = -1
+    attributes = schema["content"]
+    attributes["content"] = {"first": of_json("1000000000") | {"__id__": -1}, **attributes["content"]}
+    attributes["key_types"]["content"].append(attributes["key_types"]["content"][0])
+    found = outcome(packed(parts | {"schema.json": json.dumps(schema).encode()}), tmp_path)
+    assert (found.predict_proba(X) == model.predict_proba(X)).all()
+
+
+def test_neighbours_and_distances_without_their_whole_state_are_refused(tmp_path):
+    parts = unpacked(skops.io.dumps(KNeighborsClassifier(algorithm="kd_tree").fit(X, Y)))
+    for kind in ("KDTree", "EuclideanDistance64"):
+        for content in (of_json("[]"), {"__class__": "tuple", "__module__": "builtins", "__loader__": "TupleNode"}):
+            schema = json.loads(parts["schema.json"])
+            (node,) = [node for node in nodes_of(schema, "ObjectNode") if node["__class__"] == kind]
+            node["content"] = content | ({} if "content" in content else {"content": []})
+            refused(packed(parts | {"schema.json": json.dumps(schema).encode()}), tmp_path)
 
 
 EVERYDAY = {
@@ -507,6 +564,7 @@ def test_a_model_that_skops_cannot_write_is_one_line():
         lambda: damaged_forest(right_child=0),
         lambda: damaged_forest(feature=77),
         lambda: damaged_boosting(left=2**31),
+        lambda: with_attributes(damaged_boosting(), _predictors=[[without_nodes()]]),
         lambda: damaged_boosting(right=0),
         lambda: damaged_boosting(feature_idx=10**6),
         lambda: damaged_boosting(is_categorical=1, bitset_idx=5),

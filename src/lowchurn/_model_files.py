@@ -10,7 +10,7 @@ import io
 import math
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 
@@ -90,6 +90,22 @@ def read_zip(what: str, data: bytes, nested: bool = False) -> dict[str, bytes]:
             parts[entry.filename] = _unpack(archive, entry, what, allowed)
             allowed -= len(parts[entry.filename])
         return parts
+
+
+def write_zip(parts: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    """An archive of named parts.
+
+    Examples
+    --------
+    >>> from lowchurn._model_files import read_zip, write_zip
+    >>> read_zip("'a.skops'", write_zip({"a": b"1"}))
+    {'a': b'1'}
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
 
 
 def most_unpacked(data: bytes, nested: bool = False) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lowchurn._files import write_file
-from lowchurn._model_files import CHUNK, Refused, most_unpacked, read_record, read_zip, reading
+from lowchurn._model_files import CHUNK, Refused, most_unpacked, read_record, read_zip, reading, write_zip
 from lowchurn._reading import one_line
 from lowchurn.checks import unknown_name
 from lowchurn.learners import ALL
@@ -43,18 +43,10 @@ def write_archive(path: str | Path, about: dict[str, Any], files: dict[str, byte
     except (TypeError, ValueError) as error:
         raise ValueError(f"save: the model has settings that cannot be written as JSON ({one_line(error)}).") from error
     parts = {ABOUT: text.encode(), **files}
-    content = _packed(parts, zipfile.ZIP_DEFLATED)
+    content = write_zip(parts, zipfile.ZIP_DEFLATED)
     if sum(map(len, parts.values())) > most_unpacked(content):  # it would be taken for a bomb
-        content = _packed(parts, zipfile.ZIP_STORED)
+        content = write_zip(parts)
     write_file(path, content)
-
-
-def _packed(parts: dict[str, bytes], compression: int) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as archive:
-        for name, data in parts.items():
-            archive.writestr(name, data)
-    return buffer.getvalue()
 
 
 def read_file(path: str | Path) -> bytes:

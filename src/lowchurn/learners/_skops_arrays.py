@@ -119,7 +119,8 @@ def _require(holds: Any, words: str) -> None:
 
 
 def _check_children(left: np.ndarray, right: np.ndarray, inner: np.ndarray) -> None:
-    """Children of inner nodes exist and come after their parents."""
+    """There are nodes, and children of inner ones exist and come after their parents."""
+    _require(left.ndim == 1 and len(left), "a tree has no nodes")
     at = np.arange(len(left))
     for child in (left, right):
         _require(((child > at) & (child < len(left)))[inner].all(), "a tree has nodes that do not exist")
@@ -164,7 +165,7 @@ def _check_neighbour_tree(found: Any) -> None:
     _check_places(nodes["idx_end"], len(data) + 1)
     _check_places(2 * np.flatnonzero(nodes["is_leaf"] == 0) + 2, len(nodes))
     shape = (2 if isinstance(found, KDTree) else 1, len(nodes), data.shape[1])
-    fits = len(order) == len(data) > 0 and bounds.shape == shape and state[6] == len(nodes)
+    fits = len(order) == len(data) > 0 and len(nodes) > 0 and bounds.shape == shape and state[6] == len(nodes)
     _require(fits, "a tree of neighbours has arrays that do not belong together")
     state[11].pairwise(np.zeros((1, data.shape[1])))  # its parameters must be of this many features
 

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from sklearn.preprocessing import FunctionTransformer
 
-from lowchurn._model_files import Refused, most_unpacked, read_zip, reading
+from lowchurn._model_files import Refused, most_unpacked, read_zip, reading, write_zip
 from lowchurn._reading import one_line
 from lowchurn.learners._skops_arrays import check_arrays, reachable
+from lowchurn.learners._skops_states import check_state
 from lowchurn.learners._skops_types import UNFITTED_TYPES, own_types
 from lowchurn.learners.base import extra_missing
 from lowchurn.learners.torch import NetworkClassifier, name_to_network
@@ -74,7 +75,8 @@ def load_skops(data: bytes, trusted: Sequence[str] = (), *, nested: bool = False
     what = "the skops file" if not nested else "a part of skops"
     parts = read_zip(what, data, nested)
     with reading(what):
-        _check_schema(what, parts, most_unpacked(data, nested), unfitted)
+        parts["schema.json"] = _checked_schema(what, parts, most_unpacked(data, nested), unfitted)
+        data = write_zip(parts)
         known = [*trusted, *own_types(), *(UNFITTED_TYPES if unfitted else ())]
         unknown = sorted(set(skops.get_untrusted_types(data=data)) - set(known))
         if unknown:
@@ -91,10 +93,11 @@ def load_skops(data: bytes, trusted: Sequence[str] = (), *, nested: bool = False
     return model
 
 
-def _check_schema(what: str, parts: dict[str, bytes], allowed: int, unfitted: bool) -> None:
+def _checked_schema(what: str, parts: dict[str, bytes], allowed: int, unfitted: bool) -> bytes:
     """Refuse a file whose entries unpack to too much, and a fitted model where an unfitted one is due."""
     left, counted = allowed, set()
-    level: list[Any] = [json.loads(parts["schema.json"])]
+    schema = json.loads(parts["schema.json"])
+    level: list[Any] = [schema]
     while level:
         node = level.pop()
         if isinstance(node, list):
@@ -111,8 +114,10 @@ def _check_schema(what: str, parts: dict[str, bytes], allowed: int, unfitted: bo
                     f"load: {what} reads its entries so often, or compresses them so much, that they would fill the "
                     "memory."
                 )
+            check_state(node, parts)
             if unfitted and "__model" in node:  # CatBoost would read a model from it
                 raise Refused(f"load: {what} contains a fitted model where an estimator to train is due.")
+    return json.dumps(schema).encode()
 
 
 def _unpacked_size(part: bytes) -> int:
