@@ -10,7 +10,7 @@ import io
 import math
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 
@@ -81,7 +81,7 @@ def read_zip(what: str, data: bytes, nested: bool = False) -> dict[str, bytes]:
     ...
     lowchurn._model_files.Refused: load: 'a.skops' is damaged or of another kind (BadZipFile: File is not a zip file).
     """
-    allowed = len(data) if nested else max(ALWAYS_ALLOWED, RATIO * len(data))
+    allowed = len(data) if nested else most_unpacked(data)
     with reading(what), zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = archive.infolist()
         _check_entries(what, entries, len(data), allowed)
@@ -90,6 +90,34 @@ def read_zip(what: str, data: bytes, nested: bool = False) -> dict[str, bytes]:
             parts[entry.filename] = _unpack(archive, entry, what, allowed)
             allowed -= len(parts[entry.filename])
         return parts
+
+
+def write_zip(parts: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    """An archive of named parts.
+
+    Examples
+    --------
+    >>> from lowchurn._model_files import read_zip, write_zip
+    >>> read_zip("'a.skops'", write_zip({"a": b"1"}))
+    {'a': b'1'}
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def most_unpacked(data: bytes, nested: bool = False) -> int:
+    """How many bytes the content of an archive may take in memory; archives inside each other do not multiply.
+
+    Examples
+    --------
+    >>> from lowchurn._model_files import most_unpacked
+    >>> most_unpacked(b"PK") == 256 * 2**20
+    True
+    """
+    return max(ALWAYS_ALLOWED, len(data) * (1 if nested else RATIO))
 
 
 def _check_entries(what: str, entries: Sequence[zipfile.ZipInfo], size: int, allowed: int) -> None:

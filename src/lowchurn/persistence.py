@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lowchurn._files import write_file
-from lowchurn._model_files import CHUNK, Refused, read_record, read_zip, reading
+from lowchurn._model_files import CHUNK, Refused, most_unpacked, read_record, read_zip, reading, write_zip
 from lowchurn._reading import one_line
 from lowchurn.checks import unknown_name
 from lowchurn.learners import ALL
@@ -42,12 +42,11 @@ def write_archive(path: str | Path, about: dict[str, Any], files: dict[str, byte
         text = json.dumps({**about, HASHES: hashes}, indent=1)
     except (TypeError, ValueError) as error:
         raise ValueError(f"save: the model has settings that cannot be written as JSON ({one_line(error)}).") from error
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(ABOUT, text)
-        for name, data in files.items():
-            archive.writestr(name, data)
-    write_file(path, buffer.getvalue())
+    parts = {ABOUT: text.encode(), **files}
+    content = write_zip(parts, zipfile.ZIP_DEFLATED)
+    if sum(map(len, parts.values())) > most_unpacked(content):  # it would be taken for a bomb
+        content = write_zip(parts)
+    write_file(path, content)
 
 
 def read_file(path: str | Path) -> bytes:

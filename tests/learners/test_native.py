@@ -15,6 +15,7 @@ from xgboost import XGBClassifier, XGBRegressor
 import lowchurn.learners.catboost as catboost
 from lowchurn.learners import NATIVE_ENDINGS, Job, blueprint, learner_for, native_model
 from lowchurn.learners._trees import check_lightgbm, check_xgboost
+from lowchurn.learners.boosting import Stage
 from lowchurn.strategies import Distill, WarmStart
 
 RNG = np.random.default_rng(0)
@@ -86,7 +87,7 @@ def test_files_of_catboost_have_labels_and_parameters(tmp_path, monkeypatch):
     expected = {"iterations": 8, "depth": 3, "random_seed": 3, "cat_features": ["word"]}
     assert {k: v for k, v in made.get_params().items() if k in expected} == expected
     assert learner_for(made, labels, read).cannot(WarmStart(), read) == ""
-    monkeypatch.setattr(catboost, "try_reading", lambda *_: None)  # once is enough
+    monkeypatch.setattr(catboost, "TRIAL", "a file is tried once")
     assert native_model(tmp_path / "model.cbm", classes=["no", "yes"]).classes_.tolist() == ["no", "yes"]
     with pytest.raises(ValueError, match=r"has the classes \['no', 'yes'\], and classes are \['a', 'b'\]"):
         native_model(tmp_path / "model.cbm", classes=["a", "b"])
@@ -147,13 +148,28 @@ def test_other_paths_and_labels_are_refused(tmp_path):
 
 def test_a_file_that_crashes_catboost_does_not_crash_this_process(tmp_path, monkeypatch):
     path = written(CatBoostClassifier(**CAT).fit(X, Y[2]), tmp_path / "model.cbm")
+    monkeypatch.setattr(catboost, "TRIED", set())
     monkeypatch.setattr(catboost, "TRIAL", "import os; os.abort()")
-    with pytest.raises(ValueError, match="is damaged, or no model file of CatBoost"):
+    with pytest.raises(ValueError, match="native_model: .* is damaged, or no model file of CatBoost"):
         native_model(path)
+    stages = catboost.CatBoostModel([Stage(CatBoostClassifier().load_model(path))], [0, 1]).to_files()
+    again = catboost.CatBoostModel.from_files(stages)  # this process has written it
+    assert (again.predict_proba(X) == CatBoostClassifier().load_model(path).predict_proba(X)).all()
+    catboost.TRIED.clear()
+    with pytest.raises(ValueError, match="load: a stage of the model is damaged"):
+        catboost.CatBoostModel.from_files(stages)
     monkeypatch.undo()
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(ValueError, match="it is cut short, or no file of CatBoost"):
         native_model(path)
+
+
+def test_a_file_of_catboost_is_not_tried_with_code_of_the_current_folder(tmp_path, monkeypatch):
+    path = written(CatBoostClassifier(random_seed=7, **CAT).fit(X, Y[2]), tmp_path / "model.cbm")
+    (tmp_path / "catboost.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    assert native_model(path).classes_.tolist() == [0, 1]
+    assert not (tmp_path / "ran").exists()
 
 
 def damaged(data, seed):

@@ -6,16 +6,19 @@ learned poorly, so a row becomes one row per class, weighted by its targets.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils import _safe_indexing
 
+from lowchurn._model_files import Refused
 from lowchurn.learners._trees import reading, require
 from lowchurn.learners.base import extra_missing
 from lowchurn.learners.boosting import BoostedModel, BoostingLearner, Stage, first_given
@@ -29,18 +32,22 @@ OWN = {"loss_function", "objective", "class_weights", "auto_class_weights", "sca
 KINDS = ("cat_features", "text_features", "embedding_features")
 LOSSES = ("Logloss", "CrossEntropy", "MultiClass")  # probabilities of raw scores, as we make them
 CLASSIFIERS = (*LOSSES, "MultiClassOneVsAll")
-# Reads a file of CatBoost and predicts one row with it; what damaged files do to this process is its exit status.
+# Reads files of CatBoost and predicts rows with them; what damaged files do to this process is its exit status.
 TRIAL = """
+import random
 import sys
 import catboost
-model = catboost.CatBoost()
-model.load_model(sys.argv[1])
-words = {*model.get_cat_feature_indices(), *model.get_text_feature_indices()}
-count = max([len(model.feature_names_), *(1 + k for k in words)])
-row = ["0" if k in words else 0.5 for k in range(count)]
-if not model.get_embedding_feature_indices():
-    model.predict([row], thread_count=1)
+random.seed(0)
+for path in sys.argv[1:]:
+    model = catboost.CatBoost()
+    model.load_model(path)
+    words = {*model.get_cat_feature_indices(), *model.get_text_feature_indices()}
+    count = max([len(model.feature_names_), *(1 + k for k in words)])
+    rows = [["0" if k in words else random.choice([-1e30, 0.5, 1e30]) for k in range(count)] for _ in range(200)]
+    if not model.get_embedding_feature_indices():
+        model.predict(rows, thread_count=1)
 """
+TRIED: set[bytes] = set()  # checksums of what this process has tried, or written itself
 
 
 class CatBoostModel(BoostedModel):
@@ -61,14 +68,24 @@ class CatBoostModel(BoostedModel):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model.cbm")
             booster.save_model(path)
-            with open(path, "rb") as file:
-                return file.read()
+            data = Path(path).read_bytes()
+        TRIED.add(hashlib.sha256(data).digest())
+        return data
+
+    @classmethod
+    def from_files(cls, files: dict[str, bytes]) -> Self:
+        _library("load")
+        stages = [data for name, data in files.items() if name.startswith("stage")]
+        with reading("load", "a stage of the model"):
+            for data in stages:
+                check_header(data)
+        try_reading("load: a stage of the model", stages)
+        return super().from_files(files)
 
     @staticmethod
     def booster_from(data: bytes) -> Any:
         catboost = _library("load")
         with reading("load", "a stage of the model"):
-            check_header(data)
             return catboost.CatBoostClassifier().load_model(blob=data)
 
 
@@ -189,7 +206,7 @@ class CatBoostLearner(BoostingLearner):
         catboost, name = _library(who), repr(str(path))
         with reading(who, name):
             check_header(data)
-        try_reading(who, path)
+        try_reading(f"{who}: {name}", [data])
         with reading(who, name):
             model = catboost.CatBoostClassifier().load_model(path)  # by its path: bytes come without parameters
             loss = str(model.get_all_params().get("loss_function", "")).partition(":")[0]
@@ -228,12 +245,22 @@ def check_header(data: bytes) -> None:
     require(data[:4] == b"CBM1" and 0 < size <= len(data) - 8, "it is cut short, or no file of CatBoost")
 
 
-def try_reading(who: str, path: Path) -> None:
-    """Read a file of CatBoost in another process, which damaged files can crash."""
-    command = [sys.executable, "-c", TRIAL, str(path)]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
-    except subprocess.TimeoutExpired:
-        raise ValueError(f"{who}: {str(path)!r} is damaged: reading it does not end.") from None
+def try_reading(what: str, files: Sequence[bytes]) -> None:
+    """Read files of CatBoost in another process first, which damaged ones can crash; ``what`` begins the error."""
+    sums = {hashlib.sha256(data).digest(): data for data in files}
+    untried = [data for key, data in sums.items() if key not in TRIED]
+    if not untried:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{k}.cbm") for k in range(len(untried))]
+        for path, data in zip(paths, untried, strict=True):
+            path.write_bytes(data)
+        # -P: a file catboost.py in the current folder is not what is meant.
+        command = [sys.executable, "-P", "-c", TRIAL, *map(str, paths)]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        except subprocess.TimeoutExpired:
+            raise Refused(f"{what} is damaged: reading it does not end.") from None
     if done.returncode:
-        raise ValueError(f"{who}: {str(path)!r} is damaged, or no model file of CatBoost: it cannot be read.")
+        raise Refused(f"{what} is damaged, or no model file of CatBoost: it cannot be read.")
+    TRIED.update(sums)

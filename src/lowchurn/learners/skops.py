@@ -7,45 +7,23 @@ import path), may not make scikit-learn read outside of its arrays (the nodes of
 
 from __future__ import annotations
 
-import functools
+import io
 import json
-from collections.abc import Iterator, Sequence
-from types import BuiltinFunctionType, FunctionType, ModuleType
+import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.neighbors import BallTree, KDTree
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.tree._tree import Tree
 
-from lowchurn._model_files import ALWAYS_ALLOWED, RATIO, Refused, read_zip, reading
+from lowchurn._model_files import Refused, most_unpacked, read_zip, reading, write_zip
+from lowchurn._reading import one_line
+from lowchurn.learners._skops_arrays import check_arrays, reachable
+from lowchurn.learners._skops_states import check_state
+from lowchurn.learners._skops_types import UNFITTED_TYPES, own_types
 from lowchurn.learners.base import extra_missing
 from lowchurn.learners.torch import NetworkClassifier, name_to_network
 
-# Data of scikit-learn's own models that skops does not trust by itself; none of it runs code of the file.
-OWN_TYPES = (
-    "functools.partial",  # what it calls must be trusted as well
-    "numpy.dtype",
-    "scipy.interpolate._bsplines.BSpline",
-    "sklearn.calibration._CalibratedClassifier",
-    "sklearn.calibration._SigmoidCalibration",
-    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
-    "sklearn.feature_selection._univariate_selection.f_classif",
-    "sklearn.metrics._dist_metrics.EuclideanDistance64",
-    "sklearn.neighbors._kd_tree.KDTree",
-    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
-    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
-    "sklearn.tree._tree.Tree",
-    "sklearn.utils.validation.check_array",
-)
-# Unfitted, these are parameters and nothing else.
-UNFITTED_TYPES = (
-    "lightgbm.sklearn.LGBMClassifier",
-    "xgboost.sklearn.XGBClassifier",
-    "catboost.core.CatBoostClassifier",
-    "lowchurn.learners.torch.NetworkClassifier",
-)
 # Parameters that name folders, files or machines. joblib reads pickles from "memory"; the others are written to, read
 # or connected to in training. An estimator may set them on the one inside it by any attribute or dict of the name.
 PLACES = frozenset(
@@ -63,7 +41,13 @@ LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost", "lowchurn")
 
 def dump_skops(model: Any) -> bytes:
     """A model of scikit-learn as a skops file."""
-    return bytes(_skops().dumps(model))
+    skops = _skops()
+    try:
+        return bytes(skops.dumps(model))
+    except Exception as error:  # of skops, or a recursion in the model
+        raise ValueError(
+            f"save: a {type(model).__name__} cannot be written to a skops file ({one_line(error)})."
+        ) from error
 
 
 def load_skops(data: bytes, trusted: Sequence[str] = (), *, nested: bool = False, unfitted: bool = False) -> Any:
@@ -87,31 +71,33 @@ def load_skops(data: bytes, trusted: Sequence[str] = (), *, nested: bool = False
     >>> load_skops(dump_skops(LogisticRegression(C=3)))
     LogisticRegression(C=3)
     """
-    io = _skops()
+    skops = _skops()
     what = "the skops file" if not nested else "a part of skops"
     parts = read_zip(what, data, nested)
     with reading(what):
-        _check_schema(what, parts, len(data), unfitted)
-        known = [*trusted, *OWN_TYPES, *(UNFITTED_TYPES if unfitted else ())]
-        unknown = sorted(set(io.get_untrusted_types(data=data)) - set(known))
+        parts["schema.json"] = _checked_schema(what, parts, most_unpacked(data, nested), unfitted)
+        data = write_zip(parts)
+        known = [*trusted, *own_types(), *(UNFITTED_TYPES if unfitted else ())]
+        unknown = sorted(set(skops.get_untrusted_types(data=data)) - set(known))
         if unknown:
             raise Refused(
                 f"load: the file contains types that are not trusted: {', '.join(map(_quoted, unknown))}. "
                 f"Where you trust them, load with trusted={unknown!r}."
             )
-        model = io.loads(data, trusted=known)
+        model = skops.loads(data, trusted=known)
         for found in reachable(model):
             _drop_places(found)
             if isinstance(found, NetworkClassifier):
                 found.network = name_to_network(found.network, trusted)
-            _check_nodes(found)
+        check_arrays(model)
     return model
 
 
-def _check_schema(what: str, parts: dict[str, bytes], size: int, unfitted: bool) -> None:
-    """Refuse a small file whose entries are read over and over, and a fitted model where an unfitted one is due."""
-    left, counted = max(ALWAYS_ALLOWED, RATIO * size), set()
-    level: list[Any] = [json.loads(parts["schema.json"])]
+def _checked_schema(what: str, parts: dict[str, bytes], allowed: int, unfitted: bool) -> bytes:
+    """Refuse a file whose entries unpack to too much, and a fitted model where an unfitted one is due."""
+    left, counted = allowed, set()
+    schema = json.loads(parts["schema.json"])
+    level: list[Any] = [schema]
     while level:
         node = level.pop()
         if isinstance(node, list):
@@ -122,45 +108,24 @@ def _check_schema(what: str, parts: dict[str, bytes], size: int, unfitted: bool)
             key = (name, node.get("__id__")) if isinstance(name, str) else None
             if key is not None and isinstance(key[1], int | None) and (key not in counted or key[1] is None):
                 counted.add(key)
-                left -= len(parts.get(key[0], b""))
+                left -= _unpacked_size(parts.get(key[0], b""))
             if left < 0:
-                raise Refused(f"load: {what} reads its entries so often that they would fill the memory.")
+                raise Refused(
+                    f"load: {what} reads its entries so often, or compresses them so much, that they would fill the "
+                    "memory."
+                )
+            check_state(node, parts)
             if unfitted and "__model" in node:  # CatBoost would read a model from it
                 raise Refused(f"load: {what} contains a fitted model where an estimator to train is due.")
+    return json.dumps(schema).encode()
 
 
-def reachable(model: Any) -> Iterator[Any]:
-    """Everything inside an object, each once: attributes, items, and what partial functions hold.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from lowchurn.learners.skops import reachable
-    >>> [type(found).__name__ for found in reachable(make_pipeline(LogisticRegression())) if hasattr(found, "fit")]
-    ['Pipeline', 'LogisticRegression']
-    """
-    seen: dict[int, Any] = {}  # keeps what it has seen alive, so that no two have one id
-    level = [model]
-    while level:
-        found = level.pop()
-        if isinstance(found, str | bytes | int | float | None | type | ModuleType | FunctionType | BuiltinFunctionType):
-            continue
-        if id(found) in seen:
-            continue
-        seen[id(found)] = found
-        yield found
-        if isinstance(found, dict):
-            level.extend(found.values())
-        elif isinstance(found, list | tuple | set | frozenset):
-            level.extend(found)
-        elif isinstance(found, np.ndarray):
-            if found.dtype.kind == "O":
-                level.extend(found.ravel().tolist())
-            continue
-        elif isinstance(found, functools.partial):
-            level.extend([found.func, found.args, found.keywords])
-        level.extend(getattr(found, "__dict__", {}).values())
+def _unpacked_size(part: bytes) -> int:
+    """The size of an entry in memory; sparse matrices are archives themselves."""
+    if not part.startswith(b"PK"):
+        return len(part)
+    with zipfile.ZipFile(io.BytesIO(part)) as archive:  # reading stops at the size that is given here
+        return sum(entry.file_size for entry in archive.infolist())
 
 
 def _drop_places(found: Any) -> None:
@@ -197,45 +162,6 @@ def _holds_text(value: Any) -> bool:
     if isinstance(value, list | tuple | set):
         return any(isinstance(item, str | bytes) for item in value)
     return isinstance(value, str | bytes)
-
-
-def _check_nodes(found: Any) -> None:
-    """Compiled code follows the nodes of a tree without asking whether they exist; children come after parents."""
-    if isinstance(found, Tree):
-        inner = found.children_left != -1
-        _check_children(found.children_left, found.children_right, inner)
-        _check_places(found.feature[inner], found.n_features)
-    elif isinstance(getattr(found, "tree_", None), Tree):
-        if found.n_features_in_ != found.tree_.n_features:
-            raise Refused("load: a tree has another number of features than its model.")
-    elif isinstance(found, HistGradientBoostingClassifier | HistGradientBoostingRegressor):
-        for predictor in [p for stage in getattr(found, "_predictors", []) for p in stage]:
-            nodes = predictor.nodes
-            inner = nodes["is_leaf"] == 0
-            _check_children(nodes["left"].astype(np.int64), nodes["right"].astype(np.int64), inner)
-            _check_places(nodes["feature_idx"][inner], found.n_features_in_)
-            sets = nodes["bitset_idx"][inner & (nodes["is_categorical"] != 0)]
-            _check_places(sets, min(len(predictor.raw_left_cat_bitsets), len(predictor.binned_left_cat_bitsets)))
-    elif isinstance(found, KDTree | BallTree):
-        data, order, nodes, bounds = map(np.asarray, found.get_arrays())
-        _check_places(order, len(data))
-        _check_places(nodes["idx_start"], len(data) + 1)
-        _check_places(nodes["idx_end"], len(data) + 1)
-        _check_places(2 * np.flatnonzero(nodes["is_leaf"] == 0) + 2, len(nodes))
-        if len(order) != len(data) or bounds.shape[1] != len(nodes) or found.__getstate__()[6] != len(nodes):
-            raise Refused("load: a tree of neighbours has arrays that do not belong together.")
-
-
-def _check_children(left: np.ndarray, right: np.ndarray, inner: np.ndarray) -> None:
-    at = np.arange(len(left))
-    for child in (left, right):
-        if not ((child > at) & (child < len(left)))[inner].all():
-            raise Refused("load: a tree has nodes that do not exist.")
-
-
-def _check_places(values: np.ndarray, end: int) -> None:
-    if len(values) and not (values.min() >= 0 and values.max() < end):
-        raise Refused("load: a tree refers to features or rows that do not exist.")
 
 
 def _quoted(name: str) -> str:
