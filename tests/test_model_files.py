@@ -380,6 +380,25 @@ def test_folders_that_a_file_names_are_neither_read_nor_written(tmp_path, monkey
     assert load_skops(dump_skops(words)).vocabulary_ == words.vocabulary_
 
 
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost", "catboost"])
+def test_more_threads_than_any_machine_has_are_refused(kind, tmp_path):
+    data, _ = saved(kind)
+    about = json.loads(unpacked(data)["model0/about.json"])
+    for threads in (5000, 2**31 - 1, -(10**9), 0):
+        part = json.dumps({**about, "threads": threads}).encode()
+        refused(tampered(data, {"model0/about.json": part}), tmp_path, "threads must be")
+    name = "thread_count" if kind == "catboost" else "n_jobs"
+    estimator = type(LEARNERS[kind])(**{name: 10**6})
+    refused(tampered(data, {"estimator.skops": skops.io.dumps(estimator)}), tmp_path, f"{name} must be at most")
+
+
+def test_a_file_does_not_decide_that_files_are_opened(tmp_path):
+    words = CountVectorizer(input="filename", vocabulary=["a"])
+    refused(skops.io.dumps(words), tmp_path, "opens the files")
+    found = outcome(skops.io.dumps(words), tmp_path, trusted=["sklearn.feature_extraction.text.CountVectorizer"])
+    assert found.input == "filename"
+
+
 def test_a_fitted_model_is_no_estimator_to_train(tmp_path):
     fitted = LEARNERS["catboost"].copy().fit(X, Y)
     refused(tampered(saved("logistic")[0], {"estimator.skops": skops.io.dumps(fitted)}), tmp_path, "fitted model")

@@ -24,6 +24,8 @@ RATIO = 100
 MOST_ENTRIES = 1_000_000
 # Labels are few and short; numpy would reserve room for what a damaged dtype asks for.
 MOST_LABEL_BYTES = 64 * 2**20
+# More threads than any machine has; libraries end the process where it cannot have as many as they are told.
+MOST_THREADS = 1024
 CHUNK = 2**20
 _DTYPE = re.compile(r"O|\|b1|[<>|][iuf][1248]|[<>]U\d{1,9}|[<>]M8\[\d{0,9}[a-zA-Z]{1,2}\]")
 

@@ -21,7 +21,15 @@ import numpy as np
 from scipy.special import expit, log_expit, logsumexp
 from sklearn.utils import _safe_indexing
 
-from lowchurn._model_files import Label, Refused, hex_number, labels_from_plain, labels_to_plain, read_record
+from lowchurn._model_files import (
+    MOST_THREADS,
+    Label,
+    Refused,
+    hex_number,
+    labels_from_plain,
+    labels_to_plain,
+    read_record,
+)
 from lowchurn._reading import check_structure
 from lowchurn.learners.base import Job, Learner, NothingToTrain, class_weights, weighted_mass
 
@@ -145,8 +153,8 @@ class BoostedModel(abc.ABC):
             raise Refused(f"load: the boosted model must have the files of {about.stages} stages.")
         for one in settings:
             check_structure("load", "about.json", one, cls.settings_kind)
-        if about.threads == 0:
-            raise Refused("load: threads must not be 0 in about.json.")
+        if about.threads == 0 or abs(about.threads or 1) > MOST_THREADS:
+            raise Refused(f"load: threads must be at most {MOST_THREADS} and not 0, got {about.threads}.")
         start = None
         if about.start is not None:
             start = np.array([hex_number("the start of the boosted model", v) for v in about.start])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from sklearn.preprocessing import FunctionTransformer
 
-from lowchurn._model_files import Refused, most_unpacked, read_zip, reading, write_zip
+from lowchurn._model_files import MOST_THREADS, Refused, most_unpacked, read_zip, reading, write_zip
 from lowchurn._reading import one_line
 from lowchurn.learners._skops_arrays import check_arrays, reachable
 from lowchurn.learners._skops_states import check_state
@@ -36,6 +36,7 @@ PLACES = frozenset(
         *("workers", "nodes"),
     }
 )
+THREADS = {"n_jobs", "num_threads", "num_thread", "nthread", "nthreads", "thread_count"}
 LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost", "lowchurn")
 
 
@@ -86,7 +87,9 @@ def load_skops(data: bytes, trusted: Sequence[str] = (), *, nested: bool = False
             )
         model = skops.loads(data, trusted=known)
         for found in reachable(model):
-            _drop_places(found)
+            if type(found).__module__.partition(".")[0] in LIBRARIES:
+                _drop_places(found)
+                _check_parameters(found, trusted)
             if isinstance(found, NetworkClassifier):
                 found.network = name_to_network(found.network, trusted)
         check_arrays(model)
@@ -133,8 +136,6 @@ def _drop_places(found: Any) -> None:
 
     Types that the caller trusts, and what FunctionTransformer hands to its function, keep what they have.
     """
-    if type(found).__module__.partition(".")[0] not in LIBRARIES:
-        return
     attributes = getattr(found, "__dict__", {})
     for name in [name for name, value in attributes.items() if _is_place(name) and _holds_text(value)]:
         attributes[name] = None
@@ -150,6 +151,21 @@ def _drop_places(found: Any) -> None:
             for key in [key for key, item in value.items() if _is_place(key) and _holds_text(item)]:
                 del value[key]
         level.extend(value.values() if isinstance(value, dict) else value)
+
+
+def _check_parameters(found: Any, trusted: Sequence[str]) -> None:
+    """Refuse parameters of estimators that end the process, or that make them open files."""
+    own = getattr(found, "__dict__", {})
+    for given in (own, *(value for value in own.values() if isinstance(value, dict))):
+        for name in THREADS & given.keys():
+            if isinstance(given[name], int) and given[name] > MOST_THREADS:
+                raise Refused(f"load: {name} must be at most {MOST_THREADS}, got {given[name]}.")
+    kind = f"{type(found).__module__}.{type(found).__name__}"
+    if own.get("input") in ("filename", "file") and kind not in trusted:
+        raise Refused(
+            f"load: a {type(found).__name__} opens the files that its rows name (input={own['input']!r}). "
+            f"Where you trust it, load with trusted=[{kind!r}]."
+        )
 
 
 def _is_place(name: Any) -> bool:
