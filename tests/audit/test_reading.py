@@ -93,8 +93,8 @@ def test_broken_text_files_are_refused(write, content):
         ("a.csv", ",id,prediction\n0,1,a\n1,2,b\n"),
         ("a.tsv", "id\tprediction\n1\ta\n2\tb\n"),
         ("a.txt", "id\tprediction\n1\ta\n2\tb\n"),
-        ("a.csv.gz", gzip.compress(b"id,prediction\n1,a\n2,b\n")),
-        ("a.tsv.gz", gzip.compress(b"id\tprediction\n1\ta\n2\tb\n")),
+        ("a.csv.gz", gzip.compress(b"id,prediction\n1,a\n2,b\n", mtime=0)),
+        ("a.tsv.gz", gzip.compress(b"id\tprediction\n1\ta\n2\tb\n", mtime=0)),
     ],
 )
 def test_dialects(write, name, content):
@@ -430,9 +430,9 @@ def test_lines_that_end_in_different_ways_are_refused(write, text):
 def test_packed_files_are_known_by_their_content(write):
     plain = csv(["a", "b"])
     names = {
-        "OLD.CSV.GZ": gzip.compress(plain.encode()),
+        "OLD.CSV.GZ": gzip.compress(plain.encode(), mtime=0),
         "plain.csv.gz": plain,
-        "packed.csv": gzip.compress(plain.encode()),
+        "packed.csv": gzip.compress(plain.encode(), mtime=0),
     }
     for name, content in names.items():
         path = write(name, content)
