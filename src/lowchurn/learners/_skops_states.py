@@ -33,7 +33,7 @@ def check_state(node: dict[str, Any], parts: Mapping[str, bytes]) -> None:
     >>> check_state({"__class__": "KDTree", "__module__": "sklearn.neighbors._kd_tree", "__loader__": "ListNode"}, {})
     Traceback (most recent call last):
     ...
-    lowchurn._model_files.Refused: load: a KDTree is not whole.
+    lowchurn._model_files.Refused: load: an object is not whole, 'KDTree'.
     """
     module, loader = node.get("__module__"), node.get("__loader__")
     if loader == "TreeNode" or module == TREES:
@@ -45,14 +45,14 @@ def check_state(node: dict[str, Any], parts: Mapping[str, bytes]) -> None:
     else:
         return
     if not whole:
-        raise Refused(f"load: a {str(node.get('__class__'))[:40]} is not whole.")
+        raise Refused(f"load: an object is not whole, {str(node.get('__class__'))[:40]!r}.")
 
 
 def _content(node: dict[str, Any], loader: str) -> Any:
     """What a node contains, which must be of a kind."""
     node.pop("__id__", None)
     if node["__loader__"] != loader:
-        raise Refused(f"load: a tree must have a {loader}, got a {str(node['__loader__'])[:40]}.")
+        raise Refused(f"load: a tree must have a {loader}, got {str(node['__loader__'])[:40]!r}.")
     return node["content"]
 
 
