@@ -11,6 +11,7 @@ model says. Hard labels become rows of zeros and a one.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -347,7 +348,14 @@ def read_probabilities(
     check_weightlike(WHO, f"probabilities of {who}", table)
     sums = table.sum(axis=1)
     if any_sum and table.shape[1] > 2 and len(sums) and sums.min() > 0 and table.max() <= 1 + ROUNDING:
-        return table / sums[:, None] if np.abs(sums - 1).max() > 1e-3 else table, labels
+        if np.abs(sums - 1).max() <= 1e-3:
+            return table, labels
+        warnings.warn(
+            f"{WHO}: the probabilities of {who} do not sum to 1, as where there is one model per class. Each row is "
+            "divided by its sum; what it predicts is taken from its own predict.",
+            stacklevel=2,
+        )
+        return table / sums[:, None], labels
     if len(sums) and np.abs(sums - 1).max() > 1e-3:
         row = int(np.abs(sums - 1).argmax())
         raise ValueError(
