@@ -143,7 +143,7 @@ def test_a_base_of_one_model_per_class_decides_as_in_production(make, monkeypatc
     base = make().fit(X[:100], Y[:100])
     assert np.abs(base.predict_proba(X).sum(axis=1) - 1).max() > 0.01
     with pytest.warns(UserWarning, match="the base do not sum to 1.*Each row is divided by its sum"):
-        model = fit(base)
+        model = LowChurnClassifier(base=base, max_churn=0.2, random_state=0).fit(X, Y, held_out=HELD)
     assert model.selection_.churn == pytest.approx(churn(model, np.ravel(base.predict(X[HELD]))))
 
 
