@@ -317,7 +317,7 @@ def test_a_network_that_could_not_be_read_again_is_not_written(tmp_path):
 def test_a_network_too_large_for_memory_is_refused_before_it_is_made(size, tmp_path):
     bait = skops.io.dumps(NetworkClassifier(f"fcn-{size}", device="cpu"))
     found = outcome(tampered(saved("logistic")[0], {"estimator.skops": bait}), tmp_path)
-    with pytest.raises(ValueError, match="must fit into memory"):
+    with pytest.raises(ValueError, match="must fit into memory|size must be at most"):
         found.estimator.fit(X, Y)
 
 

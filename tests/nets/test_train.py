@@ -457,7 +457,6 @@ def test_rows_of_every_type_of_number_are_read(kind):
     plain, other = (
         train(fcn(4, inputs=2, classes=2), rows, [task], device="cpu", epochs=np.int64(1))
         for rows in (X, X.astype(kind))
-        for rows in (X, X.astype(kind))
     )
     assert plain.logits(X).tolist() == other.logits(X).tolist()
 
