@@ -18,7 +18,7 @@ LEARNERS = {
     " verbose=-1)",
     "xgboost": "xgboost.XGBClassifier(n_estimators=10, n_jobs=JOBS)",
     "catboost": "catboost.CatBoostClassifier(iterations=10, thread_count=JOBS, verbose=False)",
-    "network": "make_pipeline(StandardScaler(), NetworkClassifier('fcn-16', max_epochs=5))",
+    "network": "make_pipeline(StandardScaler(), NetworkClassifier('fcn-16', epochs=5, device='cpu'))",
 }
 PROGRAM = """
 import hashlib, warnings
