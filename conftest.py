@@ -1,3 +1,3 @@
 """What pytest must not import: kernels for GPUs need Triton, and hold no examples."""
 
-collect_ignore_glob = ["src/lowchurn/nets/kernels/*_gpu*.py"]
+collect_ignore_glob = ["src/lowchurn/nets/_kernels/*_gpu*.py"]

@@ -27,11 +27,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from lowchurn._files import write_file
-from lowchurn.bench.ablation import ablation_settings
-from lowchurn.bench.datasets import names_of
-from lowchurn.bench.protocol import Protocol, dial_settings, paper_settings
-from lowchurn.bench.run import code_version, run
-from lowchurn.bench.store import Store
+from lowchurn.bench._ablation import ablation_settings
+from lowchurn.bench._datasets import names_of
+from lowchurn.bench._protocol import Protocol, dial_settings, paper_settings
+from lowchurn.bench._run import code_version, run
+from lowchurn.bench._store import Store
 
 OPENML = names_of("openml")
 SIZES = (1000, 100)

@@ -12,8 +12,8 @@ import os
 
 import numpy as np
 
-from lowchurn.bench.loading import load
-from lowchurn.bench.protocol import Protocol, draw, make_network
+from lowchurn.bench._loading import load
+from lowchurn.bench._protocol import Protocol, draw, make_network
 from lowchurn.nets import strategy_tasks, train
 from lowchurn.strategies import ColdStart, WarmStart, member_seed
 

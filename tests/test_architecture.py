@@ -10,21 +10,21 @@ import lowchurn
 PACKAGE = Path(lowchurn.__file__).parent
 
 # Each room, and the rooms of lowchurn that it may import. A room may always import itself.
-FLOOR = {"checks", "_files", "_model_files", "_options", "_reading", "_terminal"}
+FLOOR = {"_checks", "_files", "_model_files", "_options", "_reading", "_terminal"}
 MATHS = FLOOR | {"scoring", "metrics"}
 WORDS = MATHS | {"strategies", "theory"}
 TRAINED = WORDS | {"learners", "nets"}
 CHOSEN = TRAINED | {"selection"}
-FRONT = CHOSEN | {"estimator", "persistence", "charts"}
+FRONT = CHOSEN | {"estimator", "_charts"}
 ALLOWED = {
-    "checks": set(),
+    "_checks": set(),
     "_files": set(),
     "_options": set(),
     "_reading": set(),
     "_terminal": set(),
     "_exits": FLOOR,
     "_model_files": {"_reading"},
-    "charts": FLOOR,
+    "_charts": FLOOR,
     "scoring": FLOOR,
     "metrics": FLOOR | {"scoring"},
     "strategies": MATHS,
@@ -32,7 +32,6 @@ ALLOWED = {
     "nets": WORDS,
     "learners": TRAINED,
     "selection": TRAINED,
-    "persistence": CHOSEN,
     "estimator": FRONT,
     "demo": FRONT,
     "retrain": FRONT,
@@ -45,23 +44,23 @@ ALLOWED = {
 
 # Heavy libraries, and the only places that may import them.
 EDGES = {
-    "torch": ("nets/", "learners/torch.py", "bench/"),
+    "torch": ("nets/", "learners/_torch.py", "bench/"),
     "triton": ("nets/",),
     "numba": ("nets/",),
-    "lightgbm": ("learners/lightgbm.py",),
-    "xgboost": ("learners/xgboost.py",),
-    "catboost": ("learners/catboost.py",),
-    "ibis": ("audit/counts.py", "audit/csv_files.py", "audit/exact.py", "audit/sources.py"),
-    "duckdb": ("audit/sources.py", "bench/"),
+    "lightgbm": ("learners/_lightgbm.py",),
+    "xgboost": ("learners/_xgboost.py",),
+    "catboost": ("learners/_catboost.py",),
+    "ibis": ("audit/_counts.py", "audit/_csv.py", "audit/_exact.py", "audit/_sources.py"),
+    "duckdb": ("audit/_sources.py", "bench/"),
     "pyspark": (),
-    "altair": ("charts.py",),
-    "vl_convert": ("charts.py",),
+    "altair": ("_charts.py",),
+    "vl_convert": ("_charts.py",),
     "ray": (),
-    "skops": ("learners/skops.py",),
-    "onnxruntime": ("estimator/base.py",),
-    "pandas": ("retrain/", "estimator/frontier.py", "bench/", "report/", "audit/"),
-    "datasets": ("bench/fetch.py",),
-    "huggingface_hub": ("bench/fetch.py",),
+    "skops": ("learners/_skops.py",),
+    "onnxruntime": ("estimator/_production.py",),
+    "pandas": ("retrain/", "estimator/_frontier.py", "bench/", "report/", "audit/"),
+    "datasets": ("bench/_fetch.py",),
+    "huggingface_hub": ("bench/_fetch.py",),
     "pyarrow": ("audit/", "bench/", "retrain/"),
     "msgspec": ("_reading.py",),
 }

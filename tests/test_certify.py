@@ -7,7 +7,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from lowchurn import LowChurnClassifier
 from lowchurn.selection import aim_for_certificate, certify, churn_upper_bound, rows_to_certify
-from lowchurn.selection.certify import p_value
+from lowchurn.selection._certify import p_value
 from lowchurn.strategies import Distill
 
 

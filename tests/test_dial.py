@@ -21,12 +21,12 @@ from torch import nn
 
 import lowchurn
 from lowchurn import LowChurnClassifier
-from lowchurn.estimator.candidates import Terms, Trained
-from lowchurn.estimator.choose import Offer, choose, spend
-from lowchurn.estimator.frontier import Candidate
-from lowchurn.estimator.inputs import Bar
+from lowchurn.estimator._frontier import Candidate
+from lowchurn.estimator._inputs import Bar
+from lowchurn.estimator._policy import Offer, choose, spend
+from lowchurn.estimator._training import Terms, Trained
 from lowchurn.learners import Learner, NetworkClassifier, RowsLearner, TorchLearner, learner_for
-from lowchurn.learners.base import Job, in_shares
+from lowchurn.learners._learner import Job, in_shares
 from lowchurn.metrics import dial_curves
 from lowchurn.strategies import (
     Constrained,
@@ -214,7 +214,7 @@ class Brittle(RowsLearner):
 
 
 def test_a_member_that_fails_is_left_out_and_named(monkeypatch):
-    monkeypatch.setattr("lowchurn.estimator.candidates.learner_for", Brittle)
+    monkeypatch.setattr("lowchurn.estimator._training.learner_for", Brittle)
     base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
     model = LowChurnClassifier(
         base=base, max_churn=0.9, strategies=[Soup(members=4), Soup(members=4, toward_base=1.0)], random_state=0
@@ -237,7 +237,7 @@ class Broken(RowsLearner):
 
 
 def test_where_all_members_fail_the_candidates_fail(monkeypatch):
-    monkeypatch.setattr("lowchurn.estimator.candidates.learner_for", Broken)
+    monkeypatch.setattr("lowchurn.estimator._training.learner_for", Broken)
     base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
     asked = [Soup(members=2), TwoTeachers(members=2)]
     model = LowChurnClassifier(base=base, max_churn=0.9, strategies=asked, random_state=0)
@@ -491,7 +491,7 @@ def test_the_scale_of_importance_weights_changes_nothing(scale):
 )
 def test_progress_knows_how_many_trainings_there_will_be(strategies, expected, monkeypatch):
     bars = []
-    monkeypatch.setattr("lowchurn.estimator.inputs.Bar.__init__", watched(bars, Bar.__init__))
+    monkeypatch.setattr("lowchurn.estimator._inputs.Bar.__init__", watched(bars, Bar.__init__))
     base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
     model = LowChurnClassifier(base=base, strategies=strategies, max_churn=0.02, random_state=0)
     model.fit(X[BOTH], Y[BOTH], new=NEW)
@@ -518,7 +518,7 @@ def test_mixtures_may_hold_a_position_of_a_dial_of_weights():
 
 
 def test_teachers_that_failed_are_named(monkeypatch):
-    monkeypatch.setattr("lowchurn.estimator.candidates.learner_for", Brittle)
+    monkeypatch.setattr("lowchurn.estimator._training.learner_for", Brittle)
     base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
     model = LowChurnClassifier(base=base, max_churn=0.9, strategies=[TwoTeachers(members=2)], random_state=0)
     model.fit(X[BOTH], Y[BOTH], new=NEW)

@@ -26,7 +26,7 @@ from sklearn.svm import LinearSVC
 import lowchurn
 from lowchurn import LowChurnClassifier, persistence
 from lowchurn.estimator import Candidate
-from lowchurn.estimator.candidates import Ruler
+from lowchurn.estimator._training import Ruler
 from lowchurn.scoring import get_score
 from lowchurn.strategies import Anchor, ColdStart, Distill, Mixup, WarmStart
 

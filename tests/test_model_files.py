@@ -50,9 +50,9 @@ from xgboost import XGBClassifier
 import lowchurn
 from lowchurn import LowChurnClassifier, _model_files
 from lowchurn._model_files import labels_from_plain, labels_to_plain, read_zip
-from lowchurn.estimator.model_file import FORMAT
-from lowchurn.learners.skops import dump_skops, load_skops
-from lowchurn.learners.torch import NetworkClassifier
+from lowchurn.estimator._model_file import FORMAT
+from lowchurn.learners._skops import dump_skops, load_skops
+from lowchurn.learners._torch import NetworkClassifier
 from lowchurn.retrain import dial_file, retrain_files
 from lowchurn.strategies import Distill
 
@@ -884,6 +884,16 @@ def test_damage_anywhere(kind, tmp_path_factory):
         assert isinstance(found, str) or (found.predict_proba(X) == proba).all()
 
     check()
+
+
+# --- files of older versions
+
+
+def test_a_network_of_version_0_1_names_a_module_that_has_moved():
+    inner = unpacked(dump_skops(NetworkClassifier("fcn-3", epochs=7)))
+    old = inner["schema.json"].replace(b"lowchurn.learners._torch", b"lowchurn.learners.torch")
+    assert old != inner["schema.json"]
+    assert load_skops(packed(inner | {"schema.json": old}), unfitted=True).epochs == 7
 
 
 # --- the same bits

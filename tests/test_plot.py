@@ -13,7 +13,7 @@ pytest.importorskip("vl_convert")
 
 from lowchurn import LowChurnClassifier, charts
 from lowchurn.estimator import Candidate, Frontier, Selection
-from lowchurn.estimator.plot import colours, frontier_rows
+from lowchurn.estimator._plot import colours, frontier_rows
 from tests.report.test_frontier import SETTINGS, frontier
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -72,7 +72,7 @@ def test_what_is_unknown_is_not_drawn():
 
 
 def test_colours_are_those_of_the_benchmark_where_it_has_them_and_distinct():
-    from lowchurn.bench.figures import COLOURS
+    from lowchurn.bench._figures import COLOURS
 
     found = colours(["cold", "distill", "soup", "served-mixture", "base", "soup"])
     assert found["cold"] == COLOURS["cold"]

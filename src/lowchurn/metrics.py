@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn.checks import (
+from lowchurn._checks import (
     Array,
     as_floats,
     check_labels,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from array_api_compat import array_namespace, device
 
-from lowchurn.checks import (
+from lowchurn._checks import (
     Array,
     as_floats,
     check_class_index,

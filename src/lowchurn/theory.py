@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lowchurn.checks import as_floats, check_number, check_proba, check_weightlike, to_numpy
+from lowchurn._checks import as_floats, check_number, check_proba, check_weightlike, to_numpy
 from lowchurn.scoring import Score, get_score, row_dot
 from lowchurn.strategies import decide
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowchurn
-from lowchurn.audit.answers import class_reader, holds_answers
+from lowchurn.audit._answers import class_reader, holds_answers
 
 DAY = date(2024, 1, 2)
 

@@ -15,8 +15,8 @@ from rich.console import Console
 
 import lowchurn as package
 from lowchurn.cli import main
-from lowchurn.report.command import run_audit
-from lowchurn.report.tried import read_frontier, read_tried
+from lowchurn.cli._audit import run_audit
+from lowchurn.report._tried import read_frontier, read_tried
 
 
 @pytest.fixture
@@ -258,7 +258,7 @@ def inputs(folder):
 )
 def test_no_output_is_an_input(folder, inputs, monkeypatch, option, path):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("lowchurn.report.command.audit", lambda *_, **__: pytest.fail("work before the check"))
+    monkeypatch.setattr("lowchurn.cli._audit.audit", lambda *_, **__: pytest.fail("work before the check"))
     names = ("old", "new", "config", "answers", "frontier")
     given = dict(zip(names, (inputs[0], inputs[1], *inputs[3::2]), strict=True)) | {option.strip("-"): path}
     before = {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from sklearn.metrics import log_loss
 
 import lowchurn
-from lowchurn.audit import counts
-from lowchurn.audit.columns import resolve
-from lowchurn.audit.exact import Schema
+from lowchurn.audit import _counts as counts
+from lowchurn.audit._columns import resolve
+from lowchurn.audit._exact import Schema
 from lowchurn.metrics import flips, soft_churn
 from tests.audit.conftest import make_tables
 

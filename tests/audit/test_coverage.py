@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import lowchurn
-from lowchurn.audit.infer import KINDS, Design, Tally
+from lowchurn.audit._inference import KINDS, Design, Tally
 
 
 def tally_of(old, new, y, weights, groups):

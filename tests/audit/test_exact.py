@@ -296,7 +296,7 @@ def test_columns_called_as_ours_keep_their_values():
          "kind (column)": 2, "k0": 6, "b0": 8, "old probability (column)": 4}
     ]  # fmt: skip
     assert (result.churn.value, result.broken.value) == (0.5, 0.5)
-    from lowchurn.report.page import html_page
+    from lowchurn.report._page import html_page
 
     assert "broken" in html_page(result)
     assert lowchurn.audit(old, new, id="old", by="old").flips == [{"old (column)": 11, "old": "b", "new": "a"}]

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import lowchurn
-from lowchurn.audit import provenance
+from lowchurn.audit import _provenance as provenance
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lowchurn
-from lowchurn.audit.sources import Engine
+from lowchurn.audit._sources import Engine
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from scipy import optimize
 from scipy import stats as scipy_stats
 from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 
-from lowchurn.audit import stats
+from lowchurn.audit import _statistics as stats
 
 
 def test_the_rule_between_exact_and_wilson_is_named():

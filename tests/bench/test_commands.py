@@ -10,7 +10,7 @@ import tarfile
 import pytest
 
 from lowchurn.bench import run as run_module
-from lowchurn.bench.store import Store, encode
+from lowchurn.bench._store import Store, encode
 from lowchurn.cli import main
 from tests.bench.test_store import row
 
@@ -237,9 +237,9 @@ sys.modules["fcntl"] = None
 for name in ("sched_getaffinity", "sysconf"):
     if hasattr(os, name):
         delattr(os, name)
-from lowchurn.bench.protocol import Protocol
-from lowchurn.bench.run import run
-from lowchurn.bench.store import Store
+from lowchurn.bench._protocol import Protocol
+from lowchurn.bench._run import run
+from lowchurn.bench._store import Store
 from lowchurn.strategies import ColdStart
 import pathlib
 read = pathlib.Path.read_text

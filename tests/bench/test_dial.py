@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lowchurn.bench.dial import (
+from lowchurn.bench._past_paper import (
     BEST,
     along_the_dial,
     dial_table,
@@ -17,9 +17,9 @@ from lowchurn.bench.dial import (
     ratio_table,
     resampled_table,
 )
-from lowchurn.bench.report import write_report, write_tables
-from lowchurn.bench.store import Store
-from lowchurn.bench.tables import win_counts
+from lowchurn.bench._report import write_report, write_tables
+from lowchurn.bench._store import Store
+from lowchurn.bench._tables import win_counts
 from tests.bench.test_tables import BASE
 
 
@@ -198,7 +198,7 @@ def test_the_dial_is_a_curve_beside_distillation():
 
 
 def test_tables_figures_and_page_are_written(tmp_path):
-    figures = pytest.importorskip("lowchurn.bench.figures")
+    figures = pytest.importorskip("lowchurn.bench._figures")
     pytest.importorskip("vl_convert")
     names = [table.name for _, table in dial_tables(ROWS)]
     main = ("", "-wins", "-one-wins", "-ratio", "-best-ratio")
@@ -219,7 +219,7 @@ def test_tables_figures_and_page_are_written(tmp_path):
 
 
 def test_the_figure_sets_what_is_not_accurate_enough_apart(tmp_path):
-    figures = pytest.importorskip("lowchurn.bench.figures")
+    figures = pytest.importorskip("lowchurn.bench._figures")
     pytest.importorskip("vl_convert")
     scaled = [model | {"scale": True} for model in ADULT]
     rows = [*ADULT, *BANK, *scaled]

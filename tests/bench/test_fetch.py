@@ -7,9 +7,9 @@ import types
 import numpy as np
 import pytest
 
-from lowchurn.bench.datasets import CELEBA_TASKS
-from lowchurn.bench.fetch import check, fetch
-from lowchurn.bench.loading import load
+from lowchurn.bench._datasets import CELEBA_TASKS
+from lowchurn.bench._fetch import check, fetch
+from lowchurn.bench._loading import load
 
 
 class Rows:

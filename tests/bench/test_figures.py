@@ -5,10 +5,10 @@ import pytest
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
 
-from lowchurn import charts
-from lowchurn.bench import figures
-from lowchurn.bench.paper import TABLES
-from lowchurn.bench.tables import METHODS, averages, variants
+from lowchurn import _charts as charts
+from lowchurn.bench import _figures as figures
+from lowchurn.bench._paper import TABLES
+from lowchurn.bench._tables import METHODS, averages, variants
 from tests.bench.test_tables import ADULT, RAW, ROWS, model
 
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lowchurn.bench.datasets import BY_NAME, CELEBA_TASKS, DATASETS, names_of
-from lowchurn.bench.loading import LENGTH, available, encode, expand, fixed_split, load, prepare, token_ids
+from lowchurn.bench._datasets import BY_NAME, CELEBA_TASKS, DATASETS, names_of
+from lowchurn.bench._loading import LENGTH, available, encode, expand, fixed_split, load, prepare, token_ids
 
 
 def write(path, **columns):

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowchurn.bench._fetch import fetch, read_idx
+from lowchurn.bench._loading import VOCABULARY, available, load, prepare
 from lowchurn.bench._npz import read_arrays
-from lowchurn.bench.fetch import fetch, read_idx
-from lowchurn.bench.loading import VOCABULARY, available, load, prepare
 
 ROWS = 12
 GOOD = {

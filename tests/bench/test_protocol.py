@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from lowchurn import nets
-from lowchurn.bench import trials
-from lowchurn.bench.ablation import AnchorToDistill, ablation_settings
-from lowchurn.bench.loading import load
-from lowchurn.bench.protocol import Protocol, dial_settings, draw, make_network, paper_settings, settings_of, start_of
-from lowchurn.bench.trials import run_trials
+from lowchurn.bench import _trials as trials
+from lowchurn.bench._ablation import AnchorToDistill, ablation_settings
+from lowchurn.bench._loading import load
+from lowchurn.bench._protocol import Protocol, dial_settings, draw, make_network, paper_settings, settings_of, start_of
+from lowchurn.bench._trials import run_trials
 from lowchurn.nets import Task, train
 from lowchurn.strategies import (
     ALL,

@@ -4,9 +4,10 @@ import os
 
 import pytest
 
-from lowchurn.bench import figures, report
-from lowchurn.bench.report import table_files, write_report, write_tables
-from lowchurn.bench.store import Store
+from lowchurn.bench import _figures as figures
+from lowchurn.bench import _report as report
+from lowchurn.bench._report import table_files, write_report, write_tables
+from lowchurn.bench._store import Store
 from tests.bench.test_tables import ADULT, ROWS, model
 
 

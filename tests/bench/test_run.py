@@ -11,11 +11,11 @@ import pytest
 
 from lowchurn import __version__
 from lowchurn.bench import run as run_module
-from lowchurn.bench.loading import load
-from lowchurn.bench.protocol import Protocol, count_weights, dial_settings, paper_settings, settings_of
-from lowchurn.bench.report import write_report, write_tables
-from lowchurn.bench.run import Block, code_version, copy_rows, run, summary
-from lowchurn.bench.store import KEY, Store
+from lowchurn.bench._loading import load
+from lowchurn.bench._protocol import Protocol, count_weights, dial_settings, paper_settings, settings_of
+from lowchurn.bench._report import write_report, write_tables
+from lowchurn.bench._run import Block, code_version, copy_rows, run, summary
+from lowchurn.bench._store import KEY, Store
 from lowchurn.strategies import ColdStart, Distill, Soup
 
 TINY = Protocol(network="fcn-4", initial=40, validation=20, batch=30, epochs=3)

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from lowchurn.bench import store as store_module
-from lowchurn.bench.store import COLUMNS, Store, checked, decode, encode
+from lowchurn.bench import _store as store_module
+from lowchurn.bench._store import COLUMNS, Store, checked, decode, encode
 
 
 def row(trial=0, status="finished", created="now", **more):

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowchurn.bench import _store as store_module
 from lowchurn.bench import run as run_module
-from lowchurn.bench import store as store_module
-from lowchurn.bench.run import copy_rows
-from lowchurn.bench.store import COLUMNS, Store, checked, encode
+from lowchurn.bench._run import copy_rows
+from lowchurn.bench._store import COLUMNS, Store, checked, encode
 from tests.bench.test_store import row
 
 

@@ -8,10 +8,10 @@ import re
 
 import pytest
 
-from lowchurn.bench.paper import TABLES, printed
-from lowchurn.bench.report import all_tables, write_report, write_tables
-from lowchurn.bench.store import COLUMNS, Store
-from lowchurn.bench.tables import (
+from lowchurn.bench._paper import TABLES, printed
+from lowchurn.bench._report import all_tables, write_report, write_tables
+from lowchurn.bench._store import COLUMNS, Store
+from lowchurn.bench._tables import (
     Cell,
     Table,
     ablation_table,

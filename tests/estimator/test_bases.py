@@ -28,7 +28,7 @@ from xgboost import XGBClassifier
 
 import lowchurn
 from lowchurn import LowChurnClassifier
-from lowchurn.estimator.base import Base, find_base
+from lowchurn.estimator._production import Base, find_base
 from lowchurn.learners import NetworkClassifier
 
 X, CODES = make_classification(360, 6, n_informative=4, n_classes=3, flip_y=0.15, class_sep=0.8, random_state=3)

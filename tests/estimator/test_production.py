@@ -29,9 +29,9 @@ from xgboost import XGBClassifier
 
 import lowchurn
 from lowchurn import LowChurnClassifier, metrics
-from lowchurn.checks import check_proba
-from lowchurn.estimator.base import Base
-from lowchurn.estimator.candidates import clearly_worse
+from lowchurn._checks import check_proba
+from lowchurn.estimator._production import Base
+from lowchurn.estimator._training import clearly_worse
 from lowchurn.learners import RowsLearner
 from lowchurn.strategies import ColdStart, Distill, WarmStart
 

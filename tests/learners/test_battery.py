@@ -18,8 +18,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from xgboost import XGBClassifier
 
+from lowchurn.estimator._archive import model_from_files, model_to_files
 from lowchurn.learners import ALL, Job, learner_for
-from lowchurn.persistence import model_from_files, model_to_files
 from lowchurn.strategies import Anchor, CoDistill, ColdStart, Distill, Mixup, ShrinkPerturb, WarmStart
 
 ROUNDS = 150
@@ -245,7 +245,7 @@ def test_a_failing_job_is_its_exception_and_the_others_go_on():
 
 @pytest.mark.parametrize("estimator", BOOSTERS[:2], ids=NAMES[:2])
 def test_native_soft_targets_are_as_good_as_weighted_rows(estimator):
-    from lowchurn.learners.rows import RowsLearner
+    from lowchurn.learners._sklearn import RowsLearner
     from lowchurn.scoring import LogScore
 
     rng = np.random.default_rng(8)

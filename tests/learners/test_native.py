@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from lightgbm import LGBMClassifier, LGBMRegressor
 from xgboost import XGBClassifier, XGBRegressor
 
-import lowchurn.learners.catboost as catboost
+import lowchurn.learners._catboost as catboost
 from lowchurn.learners import NATIVE_ENDINGS, Job, blueprint, learner_for, native_model
+from lowchurn.learners._boosting import Stage
 from lowchurn.learners._trees import check_lightgbm, check_xgboost
-from lowchurn.learners.boosting import Stage
 from lowchurn.strategies import Distill, WarmStart
 
 RNG = np.random.default_rng(0)

@@ -9,11 +9,11 @@ import pytest
 from lightgbm import LGBMClassifier
 from xgboost import XGBClassifier
 
-from lowchurn.learners._trees import check_lightgbm, check_xgboost
-from lowchurn.learners.boosting import BoostedModel, Stage
-from lowchurn.learners.lightgbm import LightGBMModel
-from lowchurn.learners.xgboost import XGBoostModel
-from lowchurn.persistence import model_from_files, model_to_files
+from lowchurn.estimator._archive import model_from_files, model_to_files
+from lowchurn.learners._boosting import BoostedModel, Stage
+from lowchurn.learners._lightgbm import LightGBMModel
+from lowchurn.learners._trees import Damaged, check_lightgbm, check_xgboost, read_ubjson
+from lowchurn.learners._xgboost import XGBoostModel
 
 RNG = np.random.default_rng(0)
 N = 300
@@ -112,6 +112,16 @@ def test_xgboost_trees_that_would_crash_are_refused():
     for cut in (0, 1, 10, len(data) // 2, len(data) - 1):
         with pytest.raises(ValueError, match="load: "):
             model_from_files("xgboost", {**files, "stage0": data[:cut]})
+
+
+def test_a_key_that_is_there_twice_is_refused():
+    """XGBoost would follow the first one, and the check would have read the last."""
+    pair = b"i\x01ai\x05"
+    assert read_ubjson(b"{" + pair + b"}") == {"a": 5}
+    with pytest.raises(Damaged, match="twice"):
+        read_ubjson(b"{" + 2 * pair + b"}")
+    with pytest.raises(Damaged, match="twice"):
+        check_xgboost(b'{"learner": {}, "learner": {}}')
 
 
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])

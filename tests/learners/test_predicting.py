@@ -11,8 +11,8 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from xgboost import XGBClassifier
 
+from lowchurn.estimator._archive import model_from_files, model_to_files
 from lowchurn.learners import Job, learner_for
-from lowchurn.persistence import model_from_files, model_to_files
 from lowchurn.strategies import Distill, WarmStart
 
 RNG = np.random.default_rng(0)

@@ -17,8 +17,8 @@ from catboost import CatBoostClassifier
 from lightgbm import LGBMClassifier
 from xgboost import XGBClassifier
 
+from lowchurn.estimator._archive import model_from_files, model_to_files
 from lowchurn.learners import ALL, Job, blueprint, learner_for
-from lowchurn.persistence import model_from_files, model_to_files
 from lowchurn.strategies import Distill, WarmStart
 
 RNG = np.random.default_rng(0)

@@ -16,8 +16,8 @@ from sklearn.neural_network import MLPClassifier
 from xgboost import XGBClassifier
 
 from lowchurn.learners import Job, blueprint, learner_for
-from lowchurn.learners.base import _attempt
-from lowchurn.learners.boosting import cross_entropy, stopping_rows
+from lowchurn.learners._boosting import cross_entropy, stopping_rows
+from lowchurn.learners._learner import _attempt
 from lowchurn.strategies import ColdStart, Distill, WarmStart
 
 RNG = np.random.default_rng(0)
@@ -129,7 +129,7 @@ def test_notes_come_back_from_worker_processes(monkeypatch):
     def in_worker(*given):
         return _attempt(*pickle.loads(pickle.dumps(given)))
 
-    monkeypatch.setattr("lowchurn.learners.base._attempt", in_worker)
+    monkeypatch.setattr("lowchurn.learners._learner._attempt", in_worker)
     one, two = learner.fit_many(X, [Job(np.eye(2)[Y[2]], seed=k) for k in range(2)])
     assert len(learner.notes) == 1
     assert trees(one.boosters[0]) == trees(two.boosters[0])

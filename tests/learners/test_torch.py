@@ -12,9 +12,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import lowchurn
 from lowchurn import LowChurnClassifier
-from lowchurn.estimator.own_kind import find_estimator
+from lowchurn.estimator._archive import model_from_files, model_to_files
+from lowchurn.estimator._to_train import find_estimator
 from lowchurn.learners import Job, NetworkClassifier, TorchLearner, learner_for
-from lowchurn.persistence import model_from_files, model_to_files
 from lowchurn.strategies import Anchor, CoDistill, ColdStart, Distill, Mixup, ShrinkPerturb, WarmStart
 
 X, Y = load_digits(return_X_y=True)

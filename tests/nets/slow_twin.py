@@ -6,7 +6,7 @@ import math
 import numpy as np
 import torch
 
-from lowchurn.nets import draws
+from lowchurn.nets import _random as draws
 
 
 def keys(seed):
@@ -15,7 +15,7 @@ def keys(seed):
 
 def start_module(template, task, twin=False):
     """A module at the task's start weights."""
-    from lowchurn.nets.starts import fresh_state
+    from lowchurn.nets._initial_weights import fresh_state
 
     seeds = draws.twin_seeds(keys(task.seed)) if twin else keys(task.seed)
     fresh = {name: value[0] for name, value in fresh_state(template, template, seeds, torch.float64).items()}

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from lowchurn.nets import train
+from lowchurn.nets._initial_weights import fresh_state
+from lowchurn.nets._stacks._convnet import ConvnetStack
+from lowchurn.nets._stacks._stack import Settings
 from lowchurn.nets.networks import convnet, fcn, transformer
-from lowchurn.nets.stacks.base import Settings
-from lowchurn.nets.stacks.convnet import ConvnetStack
-from lowchurn.nets.starts import fresh_state
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
 from tests.nets.test_train import SETTINGS, WORLDS, make_tasks
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from lowchurn.bench.loading import load
-from lowchurn.bench.protocol import Protocol, settings_of
-from lowchurn.bench.run import _Room, run
-from lowchurn.bench.store import Store
-from lowchurn.bench.trials import needed_by
+from lowchurn.bench._loading import load
+from lowchurn.bench._protocol import Protocol, settings_of
+from lowchurn.bench._run import _Room, run
+from lowchurn.bench._store import Store
+from lowchurn.bench._trials import needed_by
 from lowchurn.nets import Task, _memory, train
 from lowchurn.nets._memory import free_memory
 from lowchurn.nets.networks import fcn
@@ -86,14 +86,14 @@ def tasks(count):
 
 def test_models_that_do_not_fit_are_refused_by_name_and_number(monkeypatch):
     X = np.zeros((20, 3), np.float32)
-    monkeypatch.setattr(sys.modules["lowchurn.nets.train"], "free_memory", lambda device: 3e6)
+    monkeypatch.setattr(sys.modules["lowchurn.nets._train"], "free_memory", lambda device: 3e6)
     network = fcn(1000, inputs=3, classes=2)
     with pytest.raises(
         ValueError, match=r"train: 500 models of 6,002 weights need about 1\d\.\d MiB .*2.9 MiB is free on cpu"
     ):
         train(network, X, tasks(500), device="cpu", epochs=1)
     assert train(network, X, tasks(2), device="cpu", epochs=1).status == ["finished"] * 2
-    monkeypatch.setattr(sys.modules["lowchurn.nets.train"], "free_memory", lambda device: None)
+    monkeypatch.setattr(sys.modules["lowchurn.nets._train"], "free_memory", lambda device: None)
     assert train(network, X, tasks(2), device="cpu", epochs=1).status == ["finished"] * 2
 
 

@@ -7,9 +7,9 @@ import pytest
 import scipy.stats
 import torch
 
-from lowchurn.nets import draws
+from lowchurn.nets import _random as draws
+from lowchurn.nets._initial_weights import fresh_state
 from lowchurn.nets.networks import convnet, fcn, resnet, transformer
-from lowchurn.nets.starts import fresh_state
 
 
 def count(module):

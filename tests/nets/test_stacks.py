@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lowchurn.nets import Task, train
-from lowchurn.nets.losses import batch_gradient, target_gradient, twin_gradient
+from lowchurn.nets._losses import batch_gradient, target_gradient, twin_gradient
 from lowchurn.nets.networks import convnet, fcn
 
 SHAPES = [(1, 1, 2), (1, 130, 2), (3, 17, 5), (20, 1000, 2), (110, 33, 26), (7, 129, 3)]

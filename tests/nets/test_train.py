@@ -286,7 +286,7 @@ def test_a_diverging_model_fails_by_itself():
 def test_ctrl_c_leaves_finished_models_usable(monkeypatch):
     network, (X, y) = WORLDS["fcn"]
     tasks = make_tasks(network, X, y, [ColdStart(), Mixup(0.4)])  # two stacks, one after the other
-    from lowchurn.nets.stacks.fcn import CpuFcnStack
+    from lowchurn.nets._stacks._fcn import CpuFcnStack
 
     train_epoch = CpuFcnStack.train_epoch
 

@@ -11,11 +11,11 @@ from sklearn.linear_model import LogisticRegression
 
 import lowchurn
 from lowchurn import LowChurnClassifier
-from lowchurn.audit.formats import interval_text
-from lowchurn.audit.stats import paired_difference
+from lowchurn.audit._formats import interval_text
+from lowchurn.audit._statistics import paired_difference
 from lowchurn.report import html_page, write_html
-from lowchurn.report.frontier import paired_change
-from lowchurn.report.tried import read_tried
+from lowchurn.report._frontier import paired_change
+from lowchurn.report._tried import read_tried
 from lowchurn.retrain import report_json
 from tests.report import sample
 from tests.report.test_page import CONTRAST, EVIL, Balanced, browser, needs_chromium  # noqa: F401 - browser is a fixture

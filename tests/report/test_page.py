@@ -9,7 +9,7 @@ import pytest
 
 import lowchurn
 from lowchurn.report import html_page, write_html
-from lowchurn.report.markup import Markup, tag, text
+from lowchurn.report._markup import Markup, tag, text
 
 EVIL = "<script>window.hacked = true</script><img src=x onerror='window.hacked = true'>"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

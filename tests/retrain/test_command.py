@@ -437,7 +437,7 @@ def test_a_signal_stops_a_retrain_with_one_line(folder, tmp_path, number):
 
 WRITER = """
 import sys
-from lowchurn.persistence import write_archive
+from lowchurn.estimator._archive import write_archive
 data = bytes(10_000_000)
 while True:
     write_archive(sys.argv[1], {"n": len(data)}, {"a": data})
@@ -447,7 +447,7 @@ while True:
 
 def test_kill_9_while_writing_leaves_a_whole_model_or_none(tmp_path):
     """Killed at many moments of writing, the file is always complete."""
-    from lowchurn.persistence import read_archive
+    from lowchurn.estimator._archive import read_archive
 
     path = tmp_path / "next.skops"
     for delay in np.linspace(0, 0.4, 4):

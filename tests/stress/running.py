@@ -22,7 +22,7 @@ CODES = {"audit": {0, 1, 2, 3}, "retrain": {0, 1, 2}, "dial": {0, 1, 2}, "bench"
 
 
 FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload(["lowchurn.report.command", "lowchurn.retrain", "lowchurn.learners.torch", __name__])
+FORKING.set_forkserver_preload(["lowchurn.cli._audit", "lowchurn.retrain", "lowchurn.learners._torch", __name__])
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from lowchurn.bench.protocol import Protocol, settings_of
-from lowchurn.bench.run import run
-from lowchurn.bench.store import COLUMNS, Store
+from lowchurn.bench._protocol import Protocol, settings_of
+from lowchurn.bench._run import run
+from lowchurn.bench._store import COLUMNS, Store
 
 KILLS = 100
 TRIALS = 12
@@ -71,7 +71,7 @@ def fresh():
     """Processes that have everything imported, so that kills fall into the work and not into imports."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lowchurn.bench.run", "lowchurn.nets", "sklearn.datasets", "pyarrow.parquet"])
+    context.set_forkserver_preload(["lowchurn.bench._run", "lowchurn.nets", "sklearn.datasets", "pyarrow.parquet"])
 
     def start(store, **options):
         process = context.Process(target=work, args=(store,), kwargs=options)
@@ -185,9 +185,9 @@ def test_several_benches_on_one_store(fresh, whole, tmp_path):
 
 ALONE = """
 import sys
-from lowchurn.bench.protocol import Protocol, settings_of
-from lowchurn.bench.run import run
-from lowchurn.bench.store import Store
+from lowchurn.bench._protocol import Protocol, settings_of
+from lowchurn.bench._run import run
+from lowchurn.bench._store import Store
 store, dataset, network, names, options, data = eval(sys.argv[1])
 protocol = Protocol(network=network, initial=60, validation=20, batch=40, epochs=2)
 run(Store(store), [dataset], [protocol], settings_of(names), 4, device="cpu", data=data, **options)

@@ -4,8 +4,8 @@
 trains and measures, ``classifier`` is the estimator, ``saving`` its files.
 """
 
-from lowchurn.estimator.classifier import LowChurnClassifier
-from lowchurn.estimator.frontier import Candidate, Frontier, Selection
-from lowchurn.estimator.saving import load
+from lowchurn.estimator._classifier import LowChurnClassifier
+from lowchurn.estimator._frontier import Candidate, Frontier, Selection
+from lowchurn.estimator._saving import load
 
 __all__ = ["Candidate", "Frontier", "LowChurnClassifier", "Selection", "load"]

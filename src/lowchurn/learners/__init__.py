@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lowchurn.learners.base import Job, Learner
-from lowchurn.learners.catboost import CatBoostLearner
-from lowchurn.learners.lightgbm import LightGBMLearner
-from lowchurn.learners.native import NATIVE_ENDINGS, native_model
-from lowchurn.learners.rows import RowsLearner, fit_soft
-from lowchurn.learners.torch import NetworkClassifier, TorchLearner
-from lowchurn.learners.xgboost import XGBoostLearner
+from lowchurn.learners._catboost import CatBoostLearner
+from lowchurn.learners._learner import Job, Learner
+from lowchurn.learners._lightgbm import LightGBMLearner
+from lowchurn.learners._native import NATIVE_ENDINGS, native_model
+from lowchurn.learners._sklearn import RowsLearner, fit_soft
+from lowchurn.learners._torch import NetworkClassifier, TorchLearner
+from lowchurn.learners._xgboost import XGBoostLearner
 
 ALL: tuple[type[Learner], ...] = (LightGBMLearner, XGBoostLearner, CatBoostLearner, TorchLearner, RowsLearner)
 

@@ -55,7 +55,7 @@ UNFITTED_TYPES = (
     "lightgbm.sklearn.LGBMClassifier",
     "xgboost.sklearn.XGBClassifier",
     "catboost.core.CatBoostClassifier",
-    "lowchurn.learners.torch.NetworkClassifier",
+    "lowchurn.learners._torch.NetworkClassifier",
 )
 
 

@@ -181,7 +181,8 @@ def check_xgboost(data: bytes) -> None:
     """
     try:
         # JSON begins with a quoted key, UBJSON with the length of one.
-        found = json.loads(data) if data[1:].lstrip()[:1] in (b'"', b"}") else read_ubjson(data)
+        is_json = data[1:].lstrip()[:1] in (b'"', b"}")
+        found = json.loads(data, object_pairs_hook=_once) if is_json else read_ubjson(data)
     except RecursionError:
         raise Damaged("it is nested too deeply") from None
     learner = _at(found, dict, "learner")
@@ -301,6 +302,13 @@ def _array(found: Mapping[str, Any], name: str, kind: type) -> np.ndarray:
     return array.astype(np.int64 if kind is int else np.float64)
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys all differ: of equal ones XGBoost would take another than we check."""
+    made = dict(pairs)
+    require(len(made) == len(pairs), "a key is there twice")
+    return made
+
+
 def _length(name: str, values: np.ndarray, n: int) -> None:
     require(len(values) == n, f"{name!r} must have {n} values, got {len(values)}")
 
@@ -338,6 +346,7 @@ def _ubjson(data: bytes, place: int, depth: int) -> tuple[Any, int]:
     made: dict[str, Any] = {}
     while data[place : place + 1] != b"}":
         key, place = _text(data, place)
+        require(key not in made, f"{key[:40]!r} is there twice")  # XGBoost would take the other one
         made[key], place = _ubjson(data, place, depth + 1)
     return made, place + 1
 

@@ -9,9 +9,9 @@ except ImportError as error:
     raise ImportError('lowchurn.nets needs torch: pip install "lowchurn[torch]"') from error
 
 from lowchurn.nets import networks
-from lowchurn.nets.blends import average
-from lowchurn.nets.tasks import Task, strategy_tasks
-from lowchurn.nets.train import train
-from lowchurn.nets.trained import Trained, TrainingInterrupted
+from lowchurn.nets._averages import average
+from lowchurn.nets._tasks import Task, strategy_tasks
+from lowchurn.nets._train import train
+from lowchurn.nets._trained import Trained, TrainingInterrupted
 
 __all__ = ["Task", "Trained", "TrainingInterrupted", "average", "networks", "strategy_tasks", "train"]

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 
-from lowchurn.estimator.base import as_spelled
+from lowchurn.estimator._production import as_spelled
 
 WHO = "retrain"
 # Names that libraries make up for arrays: Column_0 (LightGBM), 0 (CatBoost), f0 (XGBoost).

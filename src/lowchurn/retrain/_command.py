@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn._checks import check_choice
 from lowchurn._files import PathLike, check_outputs, scratch_folder, write_files
-from lowchurn.checks import check_choice
 from lowchurn.estimator import LowChurnClassifier
-from lowchurn.estimator.base import find_base
-from lowchurn.estimator.saving import load, save
+from lowchurn.estimator._production import find_base
+from lowchurn.estimator._saving import load, save
 from lowchurn.retrain._columns import Chosen, choose_columns, feature_names, listed, text_columns
 from lowchurn.retrain._estimators import SAY_WHAT, choose_estimator
 from lowchurn.retrain._labels import classes_from_text

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn.checks import unknown_name
-from lowchurn.learners.base import extra_missing
+from lowchurn._checks import unknown_name
+from lowchurn.learners._learner import extra_missing
 from lowchurn.retrain._columns import listed
 from lowchurn.retrain._labels import MISSING, classes_from_text, classes_from_values
 

@@ -5,15 +5,15 @@ rows that nothing else has seen. A mixture is served as averaged probabilities, 
 that would be churn.
 """
 
-from lowchurn.selection.certify import (
+from lowchurn.selection._certify import (
     Certificate,
     aim_for_certificate,
     certify,
     churn_upper_bound,
     rows_to_certify,
 )
-from lowchurn.selection.combine import InfeasibleBudget, Mixture, combine, select_single
-from lowchurn.selection.search import LambdaSearch, predicted_churn, predicted_lambda
+from lowchurn.selection._combine import InfeasibleBudget, Mixture, combine, select_single
+from lowchurn.selection._search import LambdaSearch, predicted_churn, predicted_lambda
 
 __all__ = [
     "Certificate",

@@ -3,7 +3,19 @@
 ``ALL`` lists the strategies; ``PAPER`` those of the paper, the first eight.
 """
 
-from lowchurn.strategies.base import (
+from lowchurn.strategies._dial import DIAL, Interpolate, ServedMixture, Soup, TwoTeachers
+from lowchurn.strategies._field import Constrained, Dissonance, FocalDistill, LocalSmoothing
+from lowchurn.strategies._paper import (
+    Anchor,
+    CoDistill,
+    ColdStart,
+    Distill,
+    LabelSmoothing,
+    Mixup,
+    ShrinkPerturb,
+    WarmStart,
+)
+from lowchurn.strategies._strategy import (
     STARTS,
     TENTHS,
     Blend,
@@ -15,18 +27,6 @@ from lowchurn.strategies.base import (
     one_hot,
     paper_grid,
     trainings,
-)
-from lowchurn.strategies.dial import DIAL, Interpolate, ServedMixture, Soup, TwoTeachers
-from lowchurn.strategies.field import Constrained, Dissonance, FocalDistill, LocalSmoothing
-from lowchurn.strategies.paper import (
-    Anchor,
-    CoDistill,
-    ColdStart,
-    Distill,
-    LabelSmoothing,
-    Mixup,
-    ShrinkPerturb,
-    WarmStart,
 )
 
 PAPER: tuple[type[Strategy], ...] = (

@@ -1,0 +1,285 @@
+"""From counts to estimates: sums by slice, and the estimates that they allow under weights and groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from lowchurn.audit import _statistics as stats
+from lowchurn.audit._statistics import Estimate, Test
+
+COUNTED = ("changed", "labelled", "broken", "fixed", "lateral", "right", "right_new")
+
+# The database's word for a row, and what such a row counts for.
+KINDS: dict[str, tuple[str, ...]] = {
+    "same": (),
+    "changed": ("changed",),
+    "right": ("labelled", "right", "right_new"),
+    "wrong": ("labelled",),
+    "broken": ("changed", "labelled", "right", "broken"),
+    "fixed": ("changed", "labelled", "right_new", "fixed"),
+    "lateral": ("changed", "labelled", "lateral"),
+}
+
+
+@dataclass
+class Tally:
+    """Sums over the rows of one slice: rows, weights and squared weights of each kind; and by unit where grouped."""
+
+    n: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("all", *COUNTED), 0))
+    weight: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("all", *COUNTED), 0.0))
+    weight2: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("all", *COUNTED), 0.0))
+    units: dict[str, np.ndarray] | None = None
+
+    def add(self, kinds: Sequence[str], n: int, weight: float, weight2: float) -> None:
+        for kind in ("all", *kinds):
+            self.n[kind] += n
+            self.weight[kind] += weight
+            self.weight2[kind] += weight2
+
+
+@dataclass(frozen=True)
+class Design:
+    """How rows came about: plain, weighted or grouped; it decides which variance is right."""
+
+    weighted: bool
+    grouped: bool
+    groups: int
+    """Distinct groups, where there are any."""
+    confidence: float
+
+    def words(self) -> str:
+        if self.grouped:
+            return f"robust to {self.groups:,} groups{' and weights' if self.weighted else ''}"
+        return "weighted rows" if self.weighted else "rows drawn alike and apart from each other"
+
+    def share(self, tally: Tally, kind: str, of: str, confidence: float | None = None) -> Estimate:
+        """The share of one kind of row among another, with its interval."""
+        level = self.confidence if confidence is None else confidence
+        n = tally.n[of]
+        if n == 0:
+            return stats.undefined(0, "no labelled rows" if of == "labelled" else "no rows")
+        if not (self.weighted or self.grouped):
+            return stats.proportion(tally.n[kind] / n, n, level)
+        total = tally.weight[of]
+        p = tally.weight[kind] / total
+        variance, kish, units = self._variance(
+            tally, lambda t: t[kind] - p * t[of], of, self._row_variance(tally, kind, of, p)
+        )
+        if units < 2:
+            return Estimate(p, 0.0, 1.0, n, "one group: no interval", 0.0)
+        return stats.proportion(p, n, level, stats.effective_rows(p, variance, kish, units, level))
+
+    def change(self, tally: Tally, confidence: float | None = None) -> Estimate:
+        """The change in accuracy, with its interval."""
+        level = self.confidence if confidence is None else confidence
+        n = tally.n["labelled"]
+        if n == 0:
+            return stats.undefined(0, "no labelled rows")
+        if not (self.weighted or self.grouped):
+            return stats.paired_difference(tally.n["fixed"] / n, tally.n["broken"] / n, n, level)
+        total = tally.weight["labelled"]
+        f, b = tally.weight["fixed"] / total, tally.weight["broken"] / total
+        d = f - b
+        rows = tally.weight2
+        plain = (
+            (1 - d) ** 2 * rows["fixed"]
+            + (1 + d) ** 2 * rows["broken"]
+            + d**2 * (rows["labelled"] - rows["fixed"] - rows["broken"])
+        ) / total**2
+        variance, kish, units = self._variance(
+            tally, lambda t: t["fixed"] - t["broken"] - d * t["labelled"], "labelled", plain
+        )
+        if units < 2:
+            return Estimate(d, -1.0, 1.0, n, "one group: no interval", 0.0)
+        return stats.paired_difference(f, b, n, level, stats.effective_pairs(f, b, variance, kish, units, level))
+
+    def mcnemar(self, tally: Tally) -> Test:
+        """Is the accuracy changed?"""
+        if tally.units is not None:
+            return stats.mcnemar_units(tally.units["fixed"] - tally.units["broken"])
+        if not self.weighted:
+            return stats.mcnemar(tally.n["fixed"], tally.n["broken"])
+        spread = math.sqrt(tally.weight2["fixed"] + tally.weight2["broken"])
+        z = (tally.weight["fixed"] - tally.weight["broken"]) / spread if spread > 0 else math.nan
+        n = tally.n["fixed"] + tally.n["broken"]
+        return Test("is the accuracy changed?", float(2 * special.ndtr(-abs(z))), n, "McNemar, robust to weights")
+
+    def more_flips(self, inside: Tally, whole: Tally) -> float:
+        """P-value that a slice holds no more flips than the other rows do (one-sided)."""
+        if inside.n["all"] in (0, whole.n["all"]) or whole.n["changed"] == 0:
+            return math.nan
+        if not (self.weighted or self.grouped):
+            return stats.more_flips_than_chance(
+                inside.n["changed"], inside.n["all"], whole.n["changed"], whole.n["all"]
+            )
+        w_in, w_out = inside.weight["all"], whole.weight["all"] - inside.weight["all"]
+        if w_out <= 0:  # too little weight outside to be seen in the sum
+            return math.nan
+        p_in = inside.weight["changed"] / w_in
+        p_out = (whole.weight["changed"] - inside.weight["changed"]) / w_out
+        if inside.units is not None and whole.units is not None:
+            units = len(whole.units["all"])
+            if units < 2:
+                return math.nan
+            here, all_rows = inside.units, whole.units
+            influence = (here["changed"] - p_in * here["all"]) / w_in
+            influence -= ((all_rows["changed"] - here["changed"]) - p_out * (all_rows["all"] - here["all"])) / w_out
+            variance = units / (units - 1) * float(np.sum(influence**2))
+        else:
+            outside = Tally(
+                weight2={k: whole.weight2[k] - inside.weight2[k] for k in whole.weight2}, weight={"all": w_out}
+            )
+            variance = self._row_variance(inside, "changed", "all", p_in) + self._row_variance(
+                outside, "changed", "all", p_out
+            )
+        if variance <= 0:
+            return math.nan
+        return float(special.ndtr(-(p_in - p_out) / math.sqrt(variance)))
+
+    @staticmethod
+    def _row_variance(tally: Tally, kind: str, of: str, p: float) -> float:
+        inside, total = tally.weight2[kind], tally.weight2[of]
+        return ((1 - p) ** 2 * inside + p**2 * (total - inside)) / tally.weight[of] ** 2
+
+    def _variance(
+        self, tally: Tally, residual: Callable[[dict[str, np.ndarray]], np.ndarray], of: str, by_row: float
+    ) -> tuple[float, float, float]:
+        """The variance, Kish's effective size and the number of units that the variance rests on."""
+        total = tally.weight[of]
+        if tally.units is None:
+            return by_row, total**2 / tally.weight2[of], math.inf
+        sizes = tally.units[of]
+        units = int(np.count_nonzero(sizes))
+        if units < 2:
+            return math.nan, 1.0, units
+        variance = units / (units - 1) * float(np.sum(residual(tally.units) ** 2)) / total**2
+        # Bags hold many groups: what one group weighs is told by how many groups there are, not bags.
+        bags = len(sizes)
+        kish = total**2 / float(np.sum(sizes**2)) * max(1.0, self.groups / bags)
+        return variance, kish, units
+
+
+def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> dict[tuple[int, str | None], Tally]:
+    """Counts by slice, from the database's answer; the whole table is slice (-1, None)."""
+    found: dict[tuple[int, str | None], Tally] = {}
+    n = cells["n"]
+    weights, squares = cells.get("weight", n), cells.get("weight2", n)
+    for cut, value, kind, rows, weight, square in zip(
+        cells["cut"], cells["value"], cells["kind"], n, weights, squares, strict=True
+    ):
+        tally = found.setdefault((int(cut), value), Tally())
+        tally.add(KINDS[kind], int(rows), float(weight), float(square))
+    if units is not None:
+        _add_units(found, units)
+    return found
+
+
+def _add_units(found: dict[tuple[int, str | None], Tally], units: dict[str, list[Any]]) -> None:
+    position = {unit: i for i, unit in enumerate(sorted(set(units["unit"]), key=str))}
+    names = {"all": "weight", **{kind: kind for kind in COUNTED if kind in units}}
+    for tally in found.values():
+        tally.units = {kind: np.zeros(len(position)) for kind in ("all", *COUNTED)}
+    for row, (cut, value, unit) in enumerate(zip(units["cut"], units["value"], units["unit"], strict=True)):
+        target = found[int(cut), value].units
+        assert target is not None
+        for kind, column in names.items():
+            target[kind][position[unit]] = units[column][row] or 0.0
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One value (or bin) of a slice column, judged on its own rows.
+
+    Examples
+    --------
+    >>> import lowchurn
+    >>> old = {"id": [1, 2, 3, 4], "prediction": [0, 1, 0, 1], "country": ["de", "de", "fr", "fr"]}
+    >>> new = {"id": [1, 2, 3, 4], "prediction": [0, 1, 1, 0]}
+    >>> import pandas as pd
+    >>> audit = lowchurn.audit(pd.DataFrame(old), pd.DataFrame(new), by="country")
+    >>> [(s.value, s.churn.value) for s in audit.slices]
+    [('de', 0.0), ('fr', 1.0)]
+    """
+
+    column: str
+    value: str
+    rows: int
+    churn: Estimate
+    broken: Estimate
+    fixed: Estimate
+    accuracy_old: Estimate
+    accuracy_new: Estimate
+    accuracy_change: Estimate
+    p_value: float
+    """Of the change in accuracy (McNemar)."""
+    q_value: float
+    """The same with the false-discovery rate held over all slices."""
+    lift: float
+    """Churn in the slice over churn everywhere."""
+    excess: float
+    """Changed rows beyond those that the overall rate would put here (in rows, or weight where weighted)."""
+    flips_p: float
+    """Of more flips than in the other rows."""
+    flips_q: float
+    """The same with the false-discovery rate held."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.column}={self.value}"
+
+
+def judge_slices(
+    found: dict[tuple[int, str | None], Tally], names: Callable[[int, str | None], tuple[str, str]], design: Design
+) -> list[Slice]:
+    """Every slice with its estimates and tests; the q-values are over all slices together."""
+    whole = found[-1, None]
+    overall = whole.weight["changed"] / whole.weight["all"]
+    keys = slice_order(found)
+    changes = [design.mcnemar(found[k]).p_value for k in keys]
+    flips = [design.more_flips(found[k], whole) for k in keys]
+    slices = []
+    for key, p, q, flips_p, flips_q in zip(
+        keys, changes, stats.false_discovery(changes), flips, stats.false_discovery(flips), strict=True
+    ):
+        tally = found[key]
+        column, value = names(*key)
+        churn = design.share(tally, "changed", "all")
+        slices.append(
+            Slice(
+                column,
+                value,
+                tally.n["all"],
+                churn,
+                design.share(tally, "broken", "labelled"),
+                design.share(tally, "fixed", "labelled"),
+                design.share(tally, "right", "labelled"),
+                design.share(tally, "right_new", "labelled"),
+                design.change(tally),
+                p,
+                float(q),
+                churn.value / overall if overall > 0 else math.nan,
+                tally.weight["changed"] - overall * tally.weight["all"],
+                flips_p,
+                float(flips_q),
+            )
+        )
+    return slices
+
+
+def slice_order(found: dict[tuple[int, str | None], Tally]) -> list[tuple[int, str | None]]:
+    """The slices by column and value; missing values last."""
+    return sorted((k for k in found if k[0] >= 0), key=lambda k: (k[0], k[1] is None, _natural(k[1])))
+
+
+def _natural(value: str | None) -> tuple[int, float, str]:
+    """Numbers in their order, then words."""
+    try:
+        return (0, float(value or ""), "")
+    except ValueError:
+        return (1, 0.0, value or "")

@@ -1,0 +1,494 @@
+"""The audit itself: figures with their intervals, and what can be asked of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from lowchurn._checks import check_number, unknown_name
+from lowchurn.audit import _statistics as stats
+from lowchurn.audit._columns import Columns
+from lowchurn.audit._gate import Evidence, Gate, Verdict, judge
+from lowchurn.audit._inference import Design, Slice, Tally, slice_order
+from lowchurn.audit._provenance import Provenance
+from lowchurn.audit._review import Review, ReviewPlan, plan_review, review_change
+from lowchurn.audit._statistics import Estimate, Test
+
+Key = tuple[int, str | None]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How many rows there were and how many could be paired.
+
+    Examples
+    --------
+    >>> import pandas as pd, lowchurn
+    >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
+    >>> lowchurn.audit(rows, rows).rows.paired
+    2
+    """
+
+    old: int
+    new: int
+    paired: int
+    """Rows that the figures rest on: in both tables, and of a weight above 0."""
+    labelled: int
+    left_out_old: int = 0
+    left_out_new: int = 0
+    repeated_old: int = 0
+    repeated_new: int = 0
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How probabilities moved: rows by bins of the old (rows) and the new (columns) probability.
+
+    Examples
+    --------
+    >>> from lowchurn.audit import Shift
+    >>> Shift.from_counts({"old": [0, 1], "new": [1, 1], "n": [3, 2]}, 2, "probability").joint
+    array([[0, 3],
+           [0, 2]])
+    """
+
+    quantity: str
+    edges: np.ndarray
+    joint: np.ndarray
+
+    @classmethod
+    def from_counts(cls, counts: Mapping[str, list[Any]], bins: int, quantity: str) -> Shift:
+        """From rows of (old bin, new bin, n).
+
+        Examples
+        --------
+        >>> from lowchurn.audit import Shift
+        >>> Shift.from_counts({"old": [0], "new": [0], "n": [3]}, 1, "probability").edges
+        array([0., 1.])
+        """
+        joint = np.zeros((bins, bins), dtype=np.int64)
+        for old, new, n in zip(counts["old"], counts["new"], counts["n"], strict=True):
+            joint[int(old), int(new)] += int(n)
+        return cls(quantity, np.linspace(0, 1, bins + 1), joint)
+
+
+@dataclass(eq=False, repr=False)
+class Audit:
+    """What changed between two versions. Made by :func:`lowchurn.audit`.
+
+    Examples
+    --------
+    >>> import pandas as pd, lowchurn
+    >>> old = pd.DataFrame({"id": range(4), "prediction": ["a", "a", "b", "b"], "y": ["a", "b", "b", "b"]})
+    >>> new = pd.DataFrame({"id": range(4), "prediction": ["a", "b", "b", "a"]})
+    >>> audit = lowchurn.audit(old, new, label="y")
+    >>> audit.classes, audit.flip_matrix.tolist()
+    (['a', 'b'], [[1, 1], [1, 1]])
+    """
+
+    columns: Columns
+    rows: Rows
+    design: Design
+    tallies: dict[Key, Tally]
+    cells: dict[str, list[Any]]
+    judged: tuple[Slice, ...]
+    soft: dict[str, Estimate]
+    """``soft_churn`` and the log-loss, Brier score and calibration error before, after and their change."""
+    shift: Shift | None
+    moved: int | None
+    """Rows whose probabilities are not the same on both sides."""
+    flips: list[dict[str, Any]]
+    """A random sample of changed rows."""
+    notes: tuple[str, ...]
+    seed: int
+    seconds: float
+    sources: tuple[str, str]
+    engine: Any = field(default=None)
+    pairs: Any = field(default=None)
+    command: str = "lowchurn.audit(...)"
+    provenance: Provenance = field(default_factory=Provenance)
+    """What was audited: names, files with checksums, settings."""
+
+    @property
+    def confidence(self) -> float:
+        return self.design.confidence
+
+    @cached_property
+    def whole(self) -> Tally:
+        """Counts over all rows."""
+        return self.tallies[-1, None]
+
+    def estimate(self, quantity: str, confidence: float | None = None, slice: str | None = None) -> Estimate:
+        """Any of the figures, at any confidence, of all rows or of a slice (``"country=DE"``).
+
+        Examples
+        --------
+        >>> import pandas as pd, lowchurn
+        >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
+        >>> print(lowchurn.audit(rows, rows).estimate("churn", confidence=0.9))
+        0 [0, 0.7764] (n = 2)
+        """
+        tally = self.whole
+        if slice is not None:
+            names = [s.name for s in self.judged]
+            keys = dict(zip(names, self._slice_keys, strict=True))
+            if slice not in keys:
+                raise unknown_name("audit", "slice", slice, keys)
+            if names.count(slice) > 1:
+                raise ValueError(f"audit: two slices are called {slice!r}. Rename a value of the column.")
+            tally = self.tallies[keys[slice]]
+        return self._estimate(tally, quantity, confidence)
+
+    def _estimate(self, tally: Tally, quantity: str, confidence: float | None = None) -> Estimate:
+        kinds = {
+            "churn": ("changed", "all"),
+            "broken": ("broken", "labelled"),
+            "fixed": ("fixed", "labelled"),
+            "lateral": ("lateral", "labelled"),
+            "accuracy_old": ("right", "labelled"),
+            "accuracy_new": ("right_new", "labelled"),
+        }
+        if quantity == "accuracy_change":
+            return self.design.change(tally, confidence)
+        if quantity not in kinds:
+            raise unknown_name("audit", "figure", quantity, (*kinds, "accuracy_change"))
+        return self.design.share(tally, *kinds[quantity], confidence)
+
+    @cached_property
+    def _slice_keys(self) -> list[Key]:
+        return slice_order(self.tallies)
+
+    @cached_property
+    def churn(self) -> Estimate:
+        """Share of rows whose decision changed."""
+        return self.estimate("churn")
+
+    @cached_property
+    def broken(self) -> Estimate:
+        """Share of labelled rows that were right and are wrong now."""
+        return self.estimate("broken")
+
+    @cached_property
+    def fixed(self) -> Estimate:
+        """Share of labelled rows that were wrong and are right now."""
+        return self.estimate("fixed")
+
+    @cached_property
+    def lateral(self) -> Estimate:
+        """Share of labelled rows that were wrong and are wrong in another way now."""
+        return self.estimate("lateral")
+
+    @cached_property
+    def accuracy_old(self) -> Estimate:
+        return self.estimate("accuracy_old")
+
+    @cached_property
+    def accuracy_new(self) -> Estimate:
+        return self.estimate("accuracy_new")
+
+    @cached_property
+    def accuracy_change(self) -> Estimate:
+        """Accuracy after less accuracy before."""
+        return self.estimate("accuracy_change")
+
+    @cached_property
+    def mcnemar(self) -> Test:
+        """Is the accuracy changed at all?"""
+        return self.design.mcnemar(self.whole)
+
+    def not_worse_than(self, margin: float) -> Test:
+        """One-sided test that the accuracy did not fall by ``margin`` or more (non-inferiority).
+
+        Examples
+        --------
+        >>> import pandas as pd, lowchurn
+        >>> rows = pd.DataFrame({"id": range(500), "prediction": 0, "y": 0})
+        >>> lowchurn.audit(rows, rows, label="y").not_worse_than(0.02).p_value < 0.01
+        True
+        """
+        fixed, broken, change = self.fixed.value, self.broken.value, self.accuracy_change
+        return stats.non_inferiority(fixed, broken, change.n, margin, change.effective)
+
+    @property
+    def identical(self) -> bool:
+        """No decision and, where they are known, no probability differs."""
+        return self.whole.n["changed"] == 0 and not self.moved
+
+    @cached_property
+    def classes(self) -> list[Any]:
+        """Every decision that either side made, in order."""
+        found = {
+            v
+            for c, o, n in zip(self.cells["cut"], self.cells["old"], self.cells["new"], strict=True)
+            if c == -1
+            for v in (o, n)
+        }
+        return sorted(found)
+
+    @cached_property
+    def flip_matrix(self) -> np.ndarray:
+        """Rows by old (row) and new (column) decision."""
+        position = {c: i for i, c in enumerate(self.classes)}
+        matrix = np.zeros((len(position), len(position)), dtype=np.int64)
+        for cut, old, new, n in zip(*(self.cells[c] for c in ("cut", "old", "new", "n")), strict=True):
+            if cut == -1:
+                matrix[position[old], position[new]] += int(n)
+        return matrix
+
+    @property
+    def slices(self) -> list[Slice]:
+        """The slices of the ``by`` columns."""
+        return [s for s in self.judged if s.column in self.columns.by]
+
+    @property
+    def drivers(self) -> list[Slice]:
+        """Slices and feature bins with more flips than chance (false-discovery rate of 5 %), most excess first."""
+        found = [s for s in self.judged if s.flips_q <= 0.05 and s.lift > 1]
+        return sorted(found, key=lambda s: -s.excess)
+
+    def gate(
+        self, gate: Gate | Mapping[str, Any] | None = None, *, review: Review | None = None, **limits: Any
+    ) -> Verdict:
+        """Judge limits: a :class:`Gate`, a mapping as in ``lowchurn.toml``, or keywords.
+
+        Parameters
+        ----------
+        gate : Gate or mapping, optional
+        review : Review, optional
+            What :meth:`with_labels` returned. Where rows lack labels, limits on accuracy over all rows are judged by
+            its estimates, since only disagreements can change the accuracy. Slices are judged by labels alone.
+        **limits
+            The fields of :class:`Gate`, instead of ``gate``.
+
+        Examples
+        --------
+        >>> import pandas as pd, lowchurn
+        >>> rows = pd.DataFrame({"id": range(100), "prediction": 0})
+        >>> lowchurn.audit(rows, rows).gate(max_churn=0.01).outcome
+        'INCONCLUSIVE'
+        """
+        if gate is None:
+            gate = Gate.from_dict(limits)
+        elif limits:
+            raise ValueError(f"gate: give a gate or limits, not both; got {gate!r} and {sorted(limits)}.")
+        elif not isinstance(gate, Gate):
+            gate = Gate.from_dict(gate)
+
+        def reader(tally: Tally) -> Any:
+            return lambda quantity, confidence: self._estimate(tally, quantity, confidence)
+
+        slices = [
+            (s.column, Evidence(s.name, s.rows, reader(self.tallies[key]), is_slice=True))
+            for s, key in zip(self.judged, self._slice_keys, strict=True)
+        ]
+        used = None if self.fully_labelled else review
+        whole = Evidence("all rows", self.rows.paired, reader(self.whole), used)
+        return judge(gate, whole, slices, self.confidence)
+
+    @property
+    def fully_labelled(self) -> bool:
+        """Every row has its label, so there is nothing to review."""
+        return self.whole.n["labelled"] == self.rows.paired
+
+    def review_plan(self, margin: float = 0.005, power: float = 0.8) -> ReviewPlan:
+        """How many rows to score and disagreements to label for a proof that the accuracy fell by less than ``margin``.
+
+        Examples
+        --------
+        >>> import pandas as pd, lowchurn
+        >>> old = pd.DataFrame({"id": range(1000), "prediction": 0})
+        >>> new = old.assign(prediction=[1] * 30 + [0] * 970)
+        >>> lowchurn.audit(old, new).review_plan(margin=0.01).labels
+        71
+        """
+        decisive = 1.0
+        if self.whole.n["labelled"] and len(self.classes) > 2:
+            changed = self.whole.n["broken"] + self.whole.n["fixed"] + self.whole.n["lateral"]
+            settled = self.whole.n["broken"] + self.whole.n["fixed"]
+            decisive = stats.proportion(settled / changed, changed, self.confidence).high if changed else 1.0
+        return plan_review(
+            self.churn.value, self.rows.paired, self.whole.n["changed"], margin, power, self.confidence, decisive
+        )
+
+    def disputed(self, n: int | None = None, seed: int | None = None) -> Any:
+        """A random ``n`` of the disagreements to be labelled, shuffled and blinded, as a pandas table.
+
+        ``answer_1`` and ``answer_2`` hold the two decisions in random order, so that nobody sees which model said
+        what; ``label`` is to be filled in.
+
+        Examples
+        --------
+        >>> import pandas as pd, lowchurn
+        >>> old = pd.DataFrame({"id": range(4), "prediction": ["a", "a", "b", "b"]})
+        >>> new = pd.DataFrame({"id": range(4), "prediction": ["a", "b", "b", "a"]})
+        >>> list(lowchurn.audit(old, new).disputed(2).columns)
+        ['id', 'answer_1', 'answer_2', 'label']
+        """
+        import pandas as pd
+
+        from lowchurn.audit import _counts as counts
+
+        if n is not None:
+            check_number("disputed", "n", n, 1, math.inf)
+        seed = self.seed if seed is None else seed
+        found = self.engine.fetch(counts.flipped(self.pairs, seed, n))
+        size = len(found["old"])
+        rng = np.random.default_rng(seed)
+        order, swap = rng.permutation(size), rng.random(size) < 0.5
+        table = {name: [found[f"k{i}"][j] for j in order] for i, name in enumerate(self.columns.id)}
+        pairs = [(found["old"][j], found["new"][j]) for j in order]
+        table["answer_1"] = [b if s else a for (a, b), s in zip(pairs, swap, strict=True)]
+        table["answer_2"] = [a if s else b for (a, b), s in zip(pairs, swap, strict=True)]
+        return pd.DataFrame(table | {"label": pd.array([None] * size, dtype="object")})
+
+    def with_labels(self, table: Any, label: str = "label") -> Review:
+        """The change in accuracy from answers to a random part of the disagreements.
+
+        Parameters
+        ----------
+        table : path or table
+            The ids and a column of labels: what :meth:`disputed` gave, filled in. A CSV file is read as text, and
+            labels and ids are converted to the types of the audited ones; what is no class is refused with its row.
+            Empty labels are counted as not answered yet.
+        label : str, default "label"
+
+        Examples
+        --------
+        >>> import pandas as pd, lowchurn
+        >>> old = pd.DataFrame({"id": range(4), "prediction": ["a", "a", "b", "b"]})
+        >>> new = pd.DataFrame({"id": range(4), "prediction": ["a", "b", "b", "a"]})
+        >>> audit = lowchurn.audit(old, new)
+        >>> audit.with_labels(audit.disputed().assign(label="b")).accuracy_change.value
+        0.0
+        """
+        from lowchurn.audit._answers import read_answers
+
+        answers = read_answers(self.engine, self.pairs, self.columns, self.classes, table, label)
+        disputed = self.whole.n["changed"]
+        weights = answers.weights if self.design.weighted else None
+        plain = not (self.design.weighted or self.design.grouped)
+        return review_change(
+            answers.outcomes,
+            disputed,
+            self.rows.paired,
+            self.confidence,
+            weights,
+            self.churn.value,
+            None if plain else self.churn.effective,
+            answers.agreeing,
+            answers.empty,
+        )
+
+    def to_dict(self, verdict: Verdict | None = None, review: Review | None = None) -> dict[str, Any]:
+        """Everything as plain values, for JSON: undefined numbers are None.
+
+        Examples
+        --------
+        >>> import pandas as pd, lowchurn
+        >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
+        >>> lowchurn.audit(rows, rows).to_dict()["identical"]
+        True
+        """
+        estimates = ("churn", "broken", "fixed", "lateral", "accuracy_old", "accuracy_new", "accuracy_change")
+        result: dict[str, Any] = {
+            "identical": self.identical,
+            "rows": asdict(self.rows),
+            "confidence": self.confidence,
+            "estimates": {name: asdict(getattr(self, name)) for name in estimates},
+            "soft": {name: asdict(value) for name, value in self.soft.items()},
+            "mcnemar": asdict(self.mcnemar),
+            # Infinity is a class like any other, and no number of JSON.
+            "classes": [str(c) if isinstance(c, float) and math.isinf(c) else _plain(c) for c in self.classes],
+            "flip_matrix": self.flip_matrix.tolist(),
+            "slices": [asdict(s) for s in self.slices],
+            "drivers": [asdict(s) for s in self.drivers],
+            "notes": list(self.notes),
+            "made": self.made(),
+            "provenance": asdict(self.provenance),
+        }
+        if verdict is not None:
+            result["verdict"] = {
+                "outcome": verdict.outcome,
+                "exit_code": verdict.exit_code,
+                "checks": [asdict(c) for c in verdict.checks],
+                "unjudged": list(verdict.unjudged),
+                "limits": verdict.gate.given,
+            }
+        if review is not None:
+            result["review"] = asdict(review)
+        cleaned: dict[str, Any] = _without_nan(result)
+        return cleaned
+
+    def to_json(self, verdict: Verdict | None = None, review: Review | None = None) -> str:
+        """:meth:`to_dict` as text.
+
+        Examples
+        --------
+        >>> import pandas as pd, lowchurn
+        >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
+        >>> '"identical": true' in lowchurn.audit(rows, rows).to_json()
+        True
+        """
+        return json.dumps(self.to_dict(verdict, review), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def made(self) -> dict[str, Any]:
+        """How the figures were made: command, inputs, versions, time."""
+        return {
+            "command": self.command,
+            "old": self.sources[0],
+            "new": self.sources[1],
+            "decision_old": self.columns.old.words(),
+            "decision_new": self.columns.new.words(),
+            "id": list(self.columns.id),
+            "label": self.columns.label,
+            "weight": self.columns.weight,
+            "group": self.columns.group,
+            "design": self.design.words(),
+            "engine": getattr(getattr(self.engine, "backend", None), "name", "unknown"),
+            "seconds": round(self.seconds, 3),
+            "versions": _versions(),
+        }
+
+    def __repr__(self) -> str:
+        from lowchurn.audit._summary import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from lowchurn.audit._summary import notebook
+
+        return notebook(self)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("lowchurn", "duckdb", "ibis-framework", "scipy", "statsmodels", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _without_nan(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(v) for v in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, np.integer):
+        return int(value)
+    return _plain(value)

@@ -1,0 +1,273 @@
+"""Labels for the disagreements only.
+
+Two models' accuracies differ only where they disagree, so only those rows need a person. If a random ``m`` of the
+``D`` disagreements among ``N`` rows are labelled, the change in accuracy is ``D / N`` times the mean of +1 (fixed),
+-1 (broken) and 0 (both wrong). Its variance has two parts: which disagreements were labelled, and which rows were
+scored. With no change in truth they add up to ``c^2 q / m`` with ``c = D / N`` and ``q`` the share of the labelled
+rows that are broken or fixed: the labels decide, and rows only have to be enough to hold that many disagreements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from lowchurn._checks import check_number
+from lowchurn.audit import _statistics as stats
+from lowchurn.audit._formats import interval_text
+from lowchurn.audit._statistics import Estimate
+
+LEAST_MARGIN = 1e-9  # a smaller one needs more labels than there are people
+
+
+@dataclass(frozen=True)
+class ReviewPlan:
+    """How many rows to score and how many labels to buy.
+
+    Examples
+    --------
+    >>> from lowchurn.audit import plan_review
+    >>> plan = plan_review(churn=0.03, rows=50_000, disputed=1_500, margin=0.005, power=0.8)
+    >>> plan.labels, plan.rows_to_score, plan.enough_rows
+    (283, 9434, True)
+    """
+
+    margin: float
+    power: float
+    confidence: float
+    churn: float
+    rows: int
+    """Rows scored so far."""
+    disputed: int
+    """Of these, rows on which the models disagree."""
+    labels: int
+    """Labels to buy: a random part of the disagreements."""
+    rows_to_score: int
+    """Rows that hold that many disagreements."""
+    labels_without_plan: int
+    """Labels that the same proof needs when rows are labelled at random instead."""
+
+    @property
+    def enough_rows(self) -> bool:
+        return self.disputed >= self.labels
+
+    def __str__(self) -> str:
+        if self.churn == 0:
+            return "The models agree on every row: there is nothing to label."
+        fall = f"{100 * self.margin:.4g} points"
+        aim = f"a fall in accuracy of {fall} or more is excluded with {self.power:.0%} power if there is none"
+        if self.enough_rows:
+            part = "all of them" if self.labels >= self.disputed else f"a random {self.labels:,} of them"
+            return (
+                f"The models disagree on {self.disputed:,} of {self.rows:,} rows. Label {part}: then {aim}. "
+                f"Labelling rows at random would take about {self.labels_without_plan:,} labels."
+            )
+        return (
+            f"The models disagree on {self.disputed:,} of {self.rows:,} rows, and {self.labels:,} labelled "
+            f"disagreements are needed. Score about {self.rows_to_score:,} rows in all and label "
+            f"their disagreements: then {aim}. "
+            f"Labelling rows at random would take about {self.labels_without_plan:,} labels."
+        )
+
+
+def plan_review(
+    churn: float,
+    rows: int,
+    disputed: int,
+    margin: float,
+    power: float = 0.8,
+    confidence: float = 0.95,
+    decisive: float = 1.0,
+) -> ReviewPlan:
+    """Labels and rows for a proof that the accuracy did not fall by ``margin``.
+
+    Parameters
+    ----------
+    churn : float
+        Share of rows on which the models disagree.
+    rows, disputed : int
+        Rows scored so far, and those of them on which the models disagree.
+    margin : float
+        The fall in accuracy to exclude.
+    power : float, default 0.8
+        Chance to exclude it if the accuracy did not change at all.
+    confidence : float, default 0.95
+        Of the two-sided interval whose lower bound has to stay above ``-margin``.
+    decisive : float, default 1
+        Share of disagreements on which one of the two is right; 1 is always safe and true of two classes.
+
+    Examples
+    --------
+    >>> from lowchurn.audit import plan_review
+    >>> plan_review(churn=0.02, rows=1000, disputed=20, margin=0.01).labels
+    32
+    """
+    check_number("review_plan", "margin", margin, LEAST_MARGIN, 1)
+    check_number("review_plan", "power", power, 0, 1, open_low=True, open_high=True)
+    check_number("review_plan", "decisive", decisive, 0, 1)
+    if churn == 0:
+        return ReviewPlan(margin, power, confidence, 0.0, rows, 0, 0, rows, 0)
+    z = stats.critical(confidence) + float(special.ndtri(power))
+    # In ratio to churn the margin is a shift of the mean of values in {-1, 0, 1}.
+    labels = max(1, math.ceil(decisive * (churn * z / margin) ** 2))
+    to_score = math.ceil(labels / churn)
+    plain = math.ceil(decisive * churn * (z / margin) ** 2)
+    return ReviewPlan(margin, power, confidence, churn, rows, disputed, labels, to_score, plain)
+
+
+@dataclass(frozen=True)
+class Review:
+    """What the labelled disagreements show about the change in accuracy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn.audit import review_change
+    >>> outcomes = np.repeat([1.0, -1.0, 0.0], [60, 30, 10])  # fixed, broken, both wrong
+    >>> review = review_change(outcomes, disputed=400, rows=20_000)
+    >>> round(review.accuracy_change.value, 6), round(review.broken_rows.value, 6)
+    (0.006, 0.006)
+    """
+
+    labels: int
+    """Disagreements with an answer."""
+    disputed: int
+    rows: int
+    fixed: Estimate
+    broken: Estimate
+    lateral: Estimate
+    """The shares of the answered disagreements that were fixed, broken and wrong both ways."""
+    accuracy_change: Estimate
+    fixed_rows: Estimate
+    broken_rows: Estimate
+    """The shares of all rows that go from wrong to right and from right to wrong."""
+    unknown: int = 0
+    """Answers to rows on which the models agree: they contain nothing about a change and were not used."""
+    empty: int = 0
+    """Rows without an answer."""
+    full: float = math.nan
+    """Rows that the estimates would be worth if all disagreements were labelled."""
+
+    def __str__(self) -> str:
+        change = self.accuracy_change
+        open_rows = f" Rows without an answer: {self.empty:,}." if self.empty else ""
+        if not change.defined:
+            return f"No disagreement has an answer yet.{open_rows}"
+        agreeing = f" Answers to rows on which the models agree, not used: {self.unknown:,}." if self.unknown else ""
+        return (
+            f"Accuracy changed by {interval_text(change, signed=True)}, "
+            f"from {self.labels:,} labels of {self.disputed:,} disagreements in {self.rows:,} rows."
+            f"{open_rows}{agreeing}"
+        )
+
+    def labels_needed(self, estimate: Estimate, size: float) -> float:
+        """Labels in all at which an estimate would be worth ``size`` rows; infinite if all would not be enough.
+
+        With ``m`` of ``D`` disagreements labelled, an estimate is worth ``1 / (a + b (1 / m - 1 / D))`` rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from lowchurn.audit import review_change
+        >>> review = review_change(np.repeat([1.0, -1.0], [50, 50]), disputed=400, rows=20_000)
+        >>> review.labels_needed(review.accuracy_change, 2 * review.accuracy_change.effective)
+        200.0
+        """
+        open_part = 1 / self.labels - 1 / self.disputed if self.labels else 0.0
+        if open_part <= 0 or size >= self.full:
+            return math.inf
+        slope = max(1 / estimate.effective - 1 / self.full, 1e-300) / open_part
+        return float(math.ceil(1 / ((1 / size - 1 / self.full) / slope + 1 / self.disputed) - 1e-9))
+
+
+def review_change(
+    outcomes: np.ndarray,
+    disputed: int,
+    rows: int,
+    confidence: float = 0.95,
+    weights: np.ndarray | None = None,
+    disputed_share: float | None = None,
+    effective: float | None = None,
+    unknown: int = 0,
+    empty: int = 0,
+) -> Review:
+    """The change in accuracy from a random part of the disagreements.
+
+    Parameters
+    ----------
+    outcomes : array
+        +1 (fixed), -1 (broken) or 0 (both wrong) for each labelled disagreement.
+    disputed, rows : int
+        Disagreements in all, and rows in all.
+    weights : array, optional
+        Weights of the labelled rows.
+    disputed_share : float, optional
+        Weighted share of disagreements, where rows have weights.
+    effective : float, optional
+        Effective number of rows, where rows have weights or groups.
+    unknown, empty : int, default 0
+        Answers to rows on which the models agree, and rows without an answer; kept in the result.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn.audit import review_change
+    >>> print(review_change(np.array([1.0] * 8 + [-1.0] * 2), disputed=10, rows=1000))
+    Accuracy changed by +0.60 points (-0.02 to +1.39), from 10 labels of 10 disagreements in 1,000 rows.
+    """
+    m = len(outcomes)
+    size = float(rows) if effective is None else effective
+    if disputed == 0:
+        none = stats.undefined(0, "no disagreements")
+        zero = stats.paired_difference(0.0, 0.0, rows, confidence, effective)
+        never = stats.proportion(0.0, rows, confidence, effective)
+        return Review(0, 0, rows, none, none, none, zero, never, never, unknown, empty, size)
+    if m == 0:
+        none = stats.undefined(0, "no answers")
+        return Review(0, disputed, rows, none, none, none, none, none, none, unknown, empty, size)
+    share = disputed / rows if disputed_share is None else disputed_share
+    w = np.ones(m) if weights is None else np.asarray(weights, dtype=float)
+    kish = float(w.sum() ** 2 / (w**2).sum())
+    fixed, broken, lateral = (float(w[outcomes == s].sum() / w.sum()) for s in (1, -1, 0))
+    mean, decisive = fixed - broken, fixed + broken
+    change = share * mean
+    per_row = share * decisive - change**2
+    left = 1 - m / disputed
+    sampling = share**2 * float(np.sum(w**2 * (outcomes - mean) ** 2)) / w.sum() ** 2 * left
+    # With few labels that all say the same, the sample shows no variance: fall back on what a label is worth.
+    whole = (1 / size) + share * left / kish
+    variance = sampling + per_row / size
+    # Never take the sample for more than its labels are worth at no change, c^2 q / m.
+    worth = min(per_row / variance, 1 / whole) if variance > 0 and per_row > 0 else 1 / whole
+    estimate = stats.paired_difference(share * fixed, share * broken, rows, confidence, worth)
+    from_labels = f"from {m:,} labels of {disputed:,} disagreements"
+    shown = Estimate(change, estimate.low, estimate.high, rows, f"Tango score {from_labels}", worth)
+
+    def of_all_rows(part: float) -> Estimate:
+        # Which rows were scored, and which disagreements were labelled. One label of either kind is added for the
+        # variance, since few labels that all say the same would show none.
+        likely = (kish * part + 1) / (kish + 2)
+        rate = share * likely
+        spread = rate * (1 - rate) / size + share**2 * likely * (1 - likely) * left / kish
+        found = stats.proportion(share * part, rows, confidence, rate * (1 - rate) / spread)
+        method = f"{found.method.split(' at ')[0]} {from_labels}"
+        return Estimate(found.value, found.low, found.high, rows, method, found.effective)
+
+    sizes = None if weights is None else kish
+    return Review(
+        labels=m,
+        disputed=disputed,
+        rows=rows,
+        fixed=stats.proportion(fixed, m, confidence, sizes),
+        broken=stats.proportion(broken, m, confidence, sizes),
+        lateral=stats.proportion(lateral, m, confidence, sizes),
+        accuracy_change=shown,
+        fixed_rows=of_all_rows(fixed),
+        broken_rows=of_all_rows(broken),
+        unknown=unknown,
+        empty=empty,
+        full=size,
+    )

@@ -1,0 +1,459 @@
+"""Open whatever holds predictions as an Ibis table: files, data frames, arrow tables, relations, Ibis tables.
+
+Files are read as they are: an existing path is no pattern, folders are no partitions, the types of text files come
+from all rows. Nothing in a file is run: views of a database and remote paths have to be asked for.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import ibis
+import ibis.expr.datatypes as dt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import sqlglot
+
+from lowchurn._checks import unknown_name
+from lowchurn._files import make_scratch
+from lowchurn.audit import _csv as csv_files
+from lowchurn.audit._exact import MOST_DIGITS, ColumnType, Schema, kind_of
+
+CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".csv.zst")
+PARQUET_ENDINGS = (".parquet", ".pq", ".parq")
+DATABASE_ENDINGS = (".duckdb", ".ddb", ".db")
+SHOWN = 5  # names of files in a message
+
+
+@dataclass
+class Source:
+    """A table that was opened, and what is known of its columns."""
+
+    table: Any
+    """As it is stored: the columns of a text file are all text."""
+    schema: Schema
+    written: bool = False
+    """A text file."""
+    uneven: dict[str, str] = field(default_factory=dict)
+    """Columns that are not in all files of a folder or not of one type there, with the reason."""
+
+    def select(self, names: Iterable[str]) -> Any:
+        """The named columns in their types."""
+        names = list(names)
+        for name in names:
+            if name in self.uneven:
+                raise ValueError(f"audit: column {name!r} {self.uneven[name]}. Write all files with one schema.")
+        if not self.written:
+            return self.table.select(*names)
+        return self.table.select(**{name: _typed(self.table[name], self.schema[name]) for name in names})
+
+
+def _typed(column: Any, type: ColumnType) -> Any:
+    if type.kind == "null":
+        return ibis.null("string")
+    return column.cast(type.dtype)
+
+
+class Engine:
+    """The database that counts: the one that the tables live in, or an own DuckDB on disk.
+
+    The own one keeps its tables in a file in a fresh folder, so that they are compressed and may be larger than
+    memory; the folder goes when the engine does.
+    """
+
+    def __init__(
+        self,
+        backend: Any = None,
+        memory_limit: str | None = None,
+        threads: int | None = None,
+        folder: str | None = None,
+        partitions: bool = False,
+        remote: bool = False,
+        views: bool = False,
+    ) -> None:
+        self.own = backend is None
+        self.partitions, self.remote, self.views = partitions, remote, views
+        self._attached: dict[str, str] = {}
+        if backend is not None:
+            self.backend = backend
+            return
+        if folder is not None and not Path(folder).is_dir():
+            raise ValueError(f"audit: temp_directory must be an existing folder, got {folder!r}.")
+        try:
+            place = make_scratch(folder)
+        except OSError as error:
+            raise ValueError(f"audit: cannot write to temp_directory {folder!r}: {error.strerror}.") from None
+        settings: dict[str, Any] = {
+            "temp_directory": os.path.join(place, "spill"),
+            # The order of rows means nothing here, and keeping it costs memory.
+            "preserve_insertion_order": False,
+            # Extensions are code that is downloaded: only remote files need them.
+            "autoinstall_known_extensions": remote,
+            "autoload_known_extensions": remote,
+            "allow_community_extensions": False,
+        }
+        # DuckDB's own default, 80 %, leaves little for everything that it does not count.
+        settings["memory_limit"] = "60%" if memory_limit is None else memory_limit
+        if threads is not None:
+            settings["threads"] = int(threads)
+        try:
+            self.backend = ibis.duckdb.connect(os.path.join(place, "audit.duckdb"), **settings)
+        except BaseException as error:
+            shutil.rmtree(place, ignore_errors=True)
+            if isinstance(error, duckdb.Error | ValueError):
+                raise ValueError(f"audit: the database refused its settings: {_first_line(error)}.") from None
+            raise
+        self._close = weakref.finalize(self, _close, self.backend, place)
+
+    def close(self) -> None:
+        """Close an own database and remove its folder."""
+        if self.own:
+            self._close()
+
+    def read(self, side: str, source: Any) -> Any:
+        """Any supported source as a table of this engine; the columns of a text file are all text."""
+        return self.open(side, source).table
+
+    def open(self, side: str, source: Any) -> Source:
+        """Any supported source, with the types of its columns."""
+        if isinstance(source, ibis.Table):
+            return _source(source)
+        if isinstance(source, str | os.PathLike):
+            return self._open_path(side, os.fspath(source))
+        return self._open_memory(side, source)
+
+    def _open_memory(self, side: str, source: Any) -> Source:
+        if isinstance(source, duckdb.DuckDBPyRelation):
+            # A relation belongs to its own connection and may be read once: bring it over.
+            source = source.to_arrow_table()
+        module = type(source).__module__.split(".")[0]
+        if module == "polars" and hasattr(source, "collect"):
+            source = source.collect()
+        elif module == "pyarrow" and hasattr(source, "to_table"):
+            source = source.to_table()
+        elif module == "pyarrow" and hasattr(source, "read_all"):
+            source = source.read_all()
+        if isinstance(source, pa.RecordBatch):
+            source = pa.Table.from_batches([source])
+        if not (isinstance(source, pa.Table) or (module in {"pandas", "polars"} and hasattr(source, "columns"))):
+            raise ValueError(
+                f"audit: the {side} table must be a path, a pandas, polars or pyarrow table, a DuckDB relation or an "
+                f"Ibis table, got {type(source).__module__}.{type(source).__name__}."
+            )
+        if module == "pandas":
+            levels = [name for name in source.index.names if name is not None and name not in source.columns]
+            source = source.reset_index(levels) if levels else source
+        names = [str(c) for c in (source.column_names if isinstance(source, pa.Table) else source.columns)]
+        if len(set(names)) < len(names):
+            twice = sorted(n for n in set(names) if names.count(n) > 1)
+            raise ValueError(f"audit: column names must differ, the {side} table has {twice} more than once.")
+        if not names:
+            raise ValueError(f"audit: the {side} table must have columns, got none.")
+        if module == "pandas" and list(source.columns) != names:
+            source = source.set_axis(names, axis=1)
+        try:
+            csv_files.check_names(names)
+            with suppress(Exception):
+                return _source(self._hold(_as_arrow(source)))
+            # A column that the database cannot hold does no harm where nobody asks for it.
+            unfit = {}
+            for name in names:
+                try:
+                    self._hold(_as_arrow(source, [name]))
+                except Exception as error:
+                    unfit[name] = ColumnType("unknown", dt.unknown, told=_first_line(error))
+            opened = _source(self._hold(_as_arrow(source, [name for name in names if name not in unfit])))
+            return Source(opened.table, opened.schema.with_types(unfit))
+        except Exception as error:
+            raise ValueError(f"audit: cannot read the {side} table: {_first_line(error)}.") from None
+
+    def _hold(self, table: pa.Table) -> Any:
+        """A table in memory as one of the engine's; DuckDB reads it where it lies."""
+        if self.backend.name != "duckdb":
+            return ibis.memtable(table)
+        name = _new_name()
+        self.backend.con.register(name, table)
+        return self.backend.table(name)
+
+    def _open_path(self, side: str, path: str) -> Source:
+        if not self.own and self.backend.name != "duckdb":
+            raise ValueError(f"audit: give both tables as Ibis tables of {self.backend.name}, got the path {path!r}.")
+        # A file may have :: in its name: what exists is meant literally.
+        name, _, table = (path, "", "") if os.path.exists(path) else path.partition("::")
+        if "://" in name and not os.path.exists(name):
+            if not self.remote:
+                raise ValueError(
+                    f"audit: {path!r} for the {side} table is remote, and the database downloads extensions to read "
+                    "it. Allow it with remote=True, or copy the file."
+                )
+            files = [name]
+        else:
+            files = _files(side, path, name)
+        try:
+            kind, ending = _kind(files[0])
+            if kind == "database":
+                return self._open_database(side, name, table)
+            if table:
+                raise ValueError(f"audit: only a DuckDB file has tables by name, got {path!r}.")
+            return self._open_csv(files) if kind == "csv" else self._open_parquet(files)
+        except Exception as error:
+            if str(error).startswith("audit: "):
+                raise
+            told = _csv_line(error) if kind == "csv" else _first_line(error)
+            raise ValueError(f"audit: cannot read {path!r} as {ending}: {told}.") from None
+
+    def _open_csv(self, files: list[str]) -> Source:
+        con, name = self.backend.con, _new_name()
+        if "://" in files[0] and not os.path.exists(files[0]):
+            names, commas = csv_files.load_remote(con, files[0], name, temporary=not self.own), False
+        else:
+            names, commas = csv_files.load(con, files, name, temporary=not self.own)
+        schema = Schema(names, lambda column: csv_files.column_type(con, name, column, commas))
+        return Source(self.backend.table(name), schema, written=True)
+
+    def _open_parquet(self, files: list[str]) -> Source:
+        local = os.path.exists(files[0])
+        paths = [csv_files.escape_pattern(f) for f in files] if local else files
+        options: dict[str, Any] = {"hive_partitioning": self.partitions}
+        if len(paths) > 1:
+            options["union_by_name"] = True
+        table = self.backend.read_parquet(paths, table_name=_new_name(), **options)
+        opened = _source(table)
+        if local:
+            schemas = {file: pq.read_schema(file) for file in files}
+            for schema in schemas.values():
+                csv_files.check_names(schema.names)
+            opened.uneven = _uneven(schemas)
+        return opened
+
+    def _open_database(self, side: str, path: str, table: str) -> Source:
+        if not table:
+            raise ValueError(f"audit: name the table of {path!r}: '{path}::table'.")
+        place = os.path.abspath(path) if os.path.exists(path) else path  # the latter is remote
+        catalog = self._attached.get(place)
+        con = self.backend.con
+        if catalog is None:  # a database may be attached once only
+            catalog = self._attached[place] = _new_name()
+            con.execute(f"ATTACH {csv_files.quoted(place)} AS {catalog} (READ_ONLY, TYPE duckdb)").fetchall()
+        where = f"WHERE database_name = '{catalog}' AND schema_name = 'main'"
+        tables = [r[0] for r in con.execute(f"SELECT table_name FROM duckdb_tables() {where}").fetchall()]
+        views = [r[0] for r in con.execute(f"SELECT view_name FROM duckdb_views() {where}").fetchall()]
+        if table in views and not self.views:
+            raise ValueError(
+                f"audit: {table!r} in {path!r} is a view, a query that can read any file of this machine. "
+                "Store it as a table, or allow it with views=True."
+            )
+        if table not in (*tables, *views):
+            raise unknown_name("audit", f"table in {path!r}", table, tables)
+        computed = con.execute(
+            f"SELECT column_name FROM duckdb_columns() {where} AND table_name = ? AND is_generated", [table]
+        ).fetchall()
+        if computed and not self.views:
+            raise ValueError(
+                f"audit: table {table!r} in {path!r} has computed columns ({', '.join(r[0] for r in computed)}), which "
+                "run an expression of the file. Store their values, or allow them with views=True."
+            )
+        opened = _source(self.backend.table(table, database=(catalog, "main")))
+        zoned = con.execute(
+            f"SELECT column_name FROM duckdb_columns() {where} AND table_name = ? AND data_type = ?",
+            [table, "TIME WITH TIME ZONE"],
+        ).fetchall()
+        # Ibis does not tell them from times without a zone.
+        unfit = {name: ColumnType("unknown", dt.unknown, told="a time of day with a zone") for (name,) in zoned}
+        return Source(opened.table, opened.schema.with_types(unfit))
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """The engine's own complaints as one line that a caller can act on."""
+        try:
+            yield
+        except duckdb.OutOfMemoryException as error:
+            raise ValueError(
+                f"audit: the database ran out of memory or disk: {_first_line(error)}. "
+                "Raise memory_limit=, lower threads=, or point temp_directory= to a larger disk."
+            ) from None
+        except (duckdb.Error, ibis.common.exceptions.IbisError, sqlglot.errors.SqlglotError) as error:
+            raise ValueError(
+                f"audit: the database could not read or compare the tables: {_first_line(error)}."
+            ) from None
+        except RecursionError:
+            raise ValueError(
+                "audit: the tables have too many probability columns for one query. Give decisions: prediction=."
+            ) from None
+        except (OSError, MemoryError, OverflowError, UnicodeError, pa.ArrowException) as error:
+            raise ValueError(f"audit: could not read the tables: {_first_line(error)}.") from None
+
+    def keep(self, name: str, table: Any) -> Any:
+        """Store an intermediate result: in our own file, or in the caller's engine as its cache."""
+        if self.own:
+            return self.backend.create_table(name, table)
+        return table.cache()
+
+    def fetch(self, table: Any) -> dict[str, list[Any]]:
+        """A small result as plain Python columns (not pandas: it would turn large integers with gaps into floats)."""
+        result: dict[str, list[Any]] = self.backend.to_pyarrow(table).to_pydict()
+        return result
+
+
+def open_engine(
+    old: Any, new: Any, *, partitions: bool = False, remote: bool = False, views: bool = False, **settings: Any
+) -> Engine:
+    """The engine that both tables can live in."""
+    backends = [b for b in (_backend_of(source) for source in (old, new)) if b is not None]
+    if len({id(b) for b in backends}) > 1:
+        raise ValueError("audit: both Ibis tables must come from one connection, got two. Use one, or give files.")
+    if backends:
+        return Engine(backends[0], partitions=partitions, remote=remote, views=views)
+    return Engine(**settings, partitions=partitions, remote=remote, views=views)
+
+
+def _backend_of(source: Any) -> Any:
+    if not isinstance(source, ibis.Table):
+        return None
+    backends, _ = source._find_backends()
+    return backends[0] if backends else None
+
+
+def kinds(table: Any) -> dict[str, str]:
+    """The kind of each column, in words that mean the same in every engine."""
+    return {name: kind_of(dtype) for name, dtype in table.schema().items()}
+
+
+def _source(table: Any) -> Source:
+    return Source(table, Schema.of(dict(table.schema().items())))
+
+
+def _new_name() -> str:
+    return f"lowchurn_{uuid.uuid4().hex}"
+
+
+def _as_arrow(source: Any, names: list[str] | None = None) -> pa.Table:
+    """A table in memory, or some of its columns, in types that DuckDB and Ibis have."""
+    if isinstance(source, pa.Table):
+        table = source if names is None else source.select(names)
+    else:
+        some = source if names is None else source[names]
+        table = some.to_arrow() if hasattr(some, "to_arrow") else pa.Table.from_pandas(some, preserve_index=False)
+    for i, column in enumerate(table.schema):
+        held = _held_type(column.type)
+        if held is not None:
+            with suppress(pa.ArrowInvalid):  # where something would be lost it stays as it is
+                table = table.set_column(i, column.name, table.column(i).cast(held))
+    return table
+
+
+def _held_type(type: pa.DataType) -> pa.DataType | None:
+    """Another type for those that DuckDB or Ibis does not have; None for all others."""
+    if pa.types.is_float16(type):
+        return pa.float32()
+    if pa.types.is_decimal256(type):
+        return pa.decimal128(MOST_DIGITS, type.scale) if type.scale <= MOST_DIGITS else None
+    if pa.types.is_timestamp(type) and type.unit == "ns" and type.tz is not None:
+        return pa.timestamp("us", type.tz)
+    return pa.time64("us") if type == pa.time64("ns") else None
+
+
+def _files(side: str, path: str, name: str) -> list[str]:
+    """The files behind a path: itself, those in a folder, or those that fit a pattern where no such file exists."""
+    if os.path.isdir(name):
+        inside = os.path.join(glob.escape(name), "**", "*.parquet")
+        if found := sorted(f for f in glob.glob(inside, recursive=True) if os.path.isfile(f)):
+            return found
+        raise ValueError(f"audit: cannot read {path!r} for the {side} table: the folder has no .parquet files.")
+    if not os.path.exists(name):
+        if any(c in name for c in "*?[") and (found := sorted(f for f in glob.glob(name, recursive=True))):
+            return found
+        folder = Path(name).absolute().parent
+        near = sorted(p.name for p in folder.glob("*"))[:SHOWN] if folder.is_dir() else []
+        hint = f" That folder holds {', '.join(near)}." if near else " There is no such folder."
+        raise ValueError(f"audit: no file {path!r} for the {side} table.{hint}")
+    if not os.access(name, os.R_OK):
+        raise ValueError(f"audit: no permission to read {path!r} for the {side} table.")
+    if not os.path.isfile(name):
+        raise ValueError(f"audit: {path!r} for the {side} table is no file, and tables are read twice. Copy it to one.")
+    if os.path.getsize(name) == 0:
+        raise ValueError(f"audit: the file {path!r} for the {side} table is empty.")
+    return [name]
+
+
+def _uneven(schemas: dict[str, Any]) -> dict[str, str]:
+    """Columns that some files lack or have in another type, with the reason."""
+    first, *others = schemas
+    types = {name: (first, type) for name, type in zip(schemas[first].names, schemas[first].types, strict=True)}
+    found: dict[str, str] = {}
+    for file in others:
+        here = dict(zip(schemas[file].names, schemas[file].types, strict=True))
+        for name in types.keys() ^ here.keys():
+            found.setdefault(name, f"is not in all files ({first!r}, {file!r})")
+        for name in types.keys() & here.keys():
+            where, type = types[name]
+            if pa.types.is_null(type):
+                types[name] = file, here[name]
+            elif not pa.types.is_null(here[name]) and _widest(type) != _widest(here[name]):
+                found.setdefault(name, f"is {type} in {where!r} and {here[name]} in {file!r}")
+    return found
+
+
+def _widest(type: pa.DataType) -> pa.DataType:
+    """One type for all that hold the same values: text however it is stored, and signed integers of any size."""
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    if pa.types.is_large_string(type) or pa.types.is_string_view(type):
+        return pa.string()
+    return pa.int64() if pa.types.is_signed_integer(type) else type
+
+
+def _kind(path: str) -> tuple[str, str]:
+    lower = path.lower()
+    if lower.endswith(CSV_ENDINGS):
+        return "csv", "CSV"
+    if lower.endswith(PARQUET_ENDINGS) or "://" in path:
+        return "parquet", "Parquet"
+    if lower.endswith(DATABASE_ENDINGS):
+        return "database", "a DuckDB database"
+    try:
+        with open(path, "rb") as file:
+            if file.read(4) == b"PAR1":
+                return "parquet", "Parquet"
+    except OSError:
+        pass
+    raise ValueError(
+        f"audit: cannot tell what {path!r} is. Its name should end in one of "
+        f"{', '.join((*PARQUET_ENDINGS, *CSV_ENDINGS, *DATABASE_ENDINGS))}."
+    )
+
+
+def _csv_line(error: Exception) -> str:
+    """Where a text file is broken; the database's advice, to skip such rows, is none for an audit."""
+    lines = [line.strip() for line in re.split("Possible (?:fixes|Solution)", str(error))[0].splitlines()]
+    if "reached an invalid state" in str(error):
+        return "it is no valid CSV. Perhaps its lines end in different ways (\\r\\n and \\n): save it with one of them"
+    told = [line.removeprefix("Invalid Input Error: ") for line in lines if line and not line.startswith("Original")]
+    return " ".join((told[0], told[-1]) if len(told) > 1 else told)[:300].rstrip(". ")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".")
+
+
+def _close(backend: Any, place: Path) -> None:
+    with suppress(Exception):  # the interpreter may be half gone: nothing is left to save
+        backend.disconnect()
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def has_low_precision(table: Any, names: tuple[str, ...]) -> bool:
+    """Whether any of the columns is a float of fewer than 64 bits."""
+    schema = table.schema()
+    return any(isinstance(schema[name], dt.Float16 | dt.Float32) for name in names)

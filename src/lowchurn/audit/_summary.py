@@ -1,0 +1,281 @@
+"""The audit in words: for the terminal, a pull request, a notebook and a test report."""
+
+from __future__ import annotations
+
+import html
+import math
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from lowchurn._terminal import printable
+from lowchurn.audit._formats import interval_text, share_text
+from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Verdict
+from lowchurn.audit._statistics import Estimate
+
+if TYPE_CHECKING:
+    from lowchurn.audit._result import Audit
+    from lowchurn.audit._review import Review
+
+SHARES = (
+    ("churn", "changed decisions", False),
+    ("broken", "broken (right before, wrong now)", False),
+    ("fixed", "fixed (wrong before, right now)", False),
+    ("lateral", "lateral (wrong both ways)", False),
+    ("accuracy_old", "accuracy before", False),
+    ("accuracy_new", "accuracy after", False),
+    ("accuracy_change", "change in accuracy", True),
+)
+SOFT = (
+    ("soft_churn", "soft churn (KL divergence from the old to the new probabilities)"),
+    ("log_loss_old", "log-loss before"),
+    ("log_loss_new", "log-loss after"),
+    ("log_loss_change", "change in log-loss"),
+    ("brier_change", "change in Brier score"),
+    ("calibration_error_old", "calibration error before (ECE, 15 bins)"),
+    ("calibration_error_new", "calibration error after (ECE, 15 bins)"),
+    ("calibration_error_change", "change in calibration error"),
+)
+HEADLINES = {
+    PASS: "It may ship: every limit is kept, even at the unfavourable end of its interval.",
+    FAIL: "It should not ship: a limit is broken, even at the favourable end of its interval.",
+    INCONCLUSIVE: "Not settled: an interval straddles its limit, or evidence is missing.",
+}
+
+
+def number_text(estimate: Estimate) -> str:
+    """A number that is no share, with its interval."""
+    if not estimate.defined:
+        return "undefined"
+    return f"{estimate.value:.4g} ({estimate.low:.4g} to {estimate.high:.4g})"
+
+
+def p_text(p: float) -> str:
+    """A p-value in words."""
+    return "undefined" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.4f}"
+
+
+def p_equals(p: float) -> str:
+    """The same behind a letter: " = 0.0100" or " < 0.0001"."""
+    text = p_text(p)
+    return f" {text}" if text.startswith("<") else f" = {text}"
+
+
+def headline(audit: Audit, review: Review | None = None) -> str:
+    """One sentence that says what changed; accuracy comes from a review where rows lack labels, as in the gate."""
+    rows = f"{audit.rows.paired:,}"
+    if audit.identical:
+        what = "decisions and probabilities" if audit.moved is not None else "decisions"
+        return f"The candidate is identical to the base: the same {what} on all {rows} rows."
+    changed = f"{audit.whole.n['changed']:,} of {rows} decisions change, {interval_text(audit.churn)}"
+    reviewed = review is not None and not audit.fully_labelled and review.accuracy_change.defined
+    change = review.accuracy_change if review is not None and reviewed else audit.accuracy_change
+    if not change.defined:
+        return f"{changed}. There are no labels, so nothing is known about accuracy."
+    if change.low > 0:
+        better = "the candidate is better"
+    elif change.high < 0:
+        better = "the candidate is worse"
+    else:
+        better = "neither is shown to be better"
+    source = " by the review of disagreements" if reviewed else ""
+    return f"{changed}; accuracy {interval_text(change, signed=True)}{source}: {better}."
+
+
+def text(audit: Audit, review: Review | None = None) -> str:
+    """For the terminal; names and values of the data are shown without control characters."""
+    lines = [headline(audit, review)]
+    for name, words, signed in SHARES:
+        estimate = getattr(audit, name)
+        if estimate.defined:
+            lines.append(f"  {words:<34} {interval_text(estimate, signed):<32} n = {estimate.n:,}, {estimate.method}")
+    if audit.accuracy_change.defined:
+        lines.append(f"  {audit.mcnemar.method}: p{p_equals(audit.mcnemar.p_value)}")
+    for name, words in SOFT:
+        if name in audit.soft and audit.soft[name].defined:
+            lines.append(f"  {words:<34} {number_text(audit.soft[name])}")
+    worst = [s for s in audit.slices if s.q_value <= 0.05]
+    for s in sorted(worst, key=lambda s: s.accuracy_change.value)[:5]:
+        lines.append(
+            f"  slice {s.name}: accuracy {interval_text(s.accuracy_change, signed=True)}, q{p_equals(s.q_value)}"
+        )
+    for s in audit.drivers[:5]:
+        lines.append(
+            f"  more flips than chance in {s.name}: {interval_text(s.churn)}, {s.lift:.1f} times the overall rate"
+        )
+    lines += [f"  note: {note}" for note in audit.notes]
+    return "\n".join(map(printable, lines))
+
+
+def _cell(value: object) -> str:
+    """Text that stays inside a Markdown table cell, whatever it holds."""
+    escaped = html.escape(str(value), quote=False)
+    for mark in "\\`*_[]|~":
+        escaped = escaped.replace(mark, f"\\{mark}")
+    return printable(" ".join(escaped.split()))
+
+
+def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None = None) -> str:
+    """For a comment on a pull request.
+
+    Examples
+    --------
+    >>> import pandas as pd, lowchurn
+    >>> from lowchurn.audit import markdown
+    >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
+    >>> audit = lowchurn.audit(rows, rows)
+    >>> markdown(audit, audit.gate(max_churn=0.01)).splitlines()[0]
+    '## Model audit: PASS'
+    """
+    level = f"{audit.confidence:.0%}"
+    lines = [f"## Model audit{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit, review), ""]
+    if verdict is not None:
+        lines += ["| verdict | where | limit | allowed | measured |", "| --- | --- | --- | --- | --- |"]
+        for check in verdict.checks:
+            signed = check.name == "not_worse_than"
+            counted = check.name == "min_rows"
+            allowed = f"{check.limit:,.0f}" if counted else share_text(-check.limit if signed else check.limit, signed)
+            shown = f"{check.estimate.n:,}" if counted else interval_text(check.estimate, signed)
+            for more, noun in ((check.more_rows, "rows"), (check.more_labels, "labels")):
+                if check.outcome == INCONCLUSIVE and math.isfinite(more):
+                    shown += f"; about {more:,.0f} more {noun} needed"
+            lines.append(f"| {check.outcome} | {_cell(check.where)} | `{check.name}` | {allowed} | {shown} |")
+        lines += ["", *(f"Not judged, too few rows: {_cell(name)}." for name in verdict.unjudged), ""]
+    lines += [f"| figure | value ({level} interval) | rows |", "| --- | --- | --- |"]
+    for name, words, signed in SHARES:
+        lines.append(f"| {words} | {interval_text(getattr(audit, name), signed)} | {getattr(audit, name).n:,} |")
+    lines += [
+        f"| {words} | {number_text(audit.soft[name])} | {audit.soft[name].n:,} |"
+        for name, words in SOFT
+        if name in audit.soft
+    ]
+    worst = sorted((s for s in audit.slices if s.q_value <= 0.05), key=lambda s: s.accuracy_change.value)[:10]
+    if worst:
+        lines += [
+            "",
+            "Slices whose accuracy changed (false-discovery rate 5%):",
+            "",
+            "| slice | rows | change in accuracy | q |",
+            "| --- | --- | --- | --- |",
+        ]
+        lines += [
+            f"| {_cell(s.name)} | {s.rows:,} | {interval_text(s.accuracy_change, True)} | {p_text(s.q_value)} |"
+            for s in worst
+        ]
+    if audit.drivers:
+        lines += [
+            "",
+            "More flips than chance:",
+            "",
+            "| slice | rows | changed decisions | times the overall rate |",
+            "| --- | --- | --- | --- |",
+        ]
+        lines += [
+            f"| {_cell(s.name)} | {s.rows:,} | {interval_text(s.churn)} | {s.lift:.1f} |" for s in audit.drivers[:10]
+        ]
+    if review is not None:
+        lines += ["", f"Review of the disagreements: {review}"]
+    lines += ["", *(f"Note: {_cell(note)}" for note in audit.notes)]
+    lines += ["", *_audited(audit)]
+    return "\n".join(lines).rstrip().replace("\n\n\n", "\n\n") + "\n"
+
+
+def _audited(audit: Audit) -> list[str]:
+    """What was audited: names of the models, files with their checksums, settings."""
+    made = audit.provenance
+    lines = []
+    for side, source in (("Old", made.old), ("New", made.new)):
+        known = [source.name, source.path, f"sha256 {source.sha256}" if source.sha256 else None]
+        shown = ", ".join(_cell(part) for part in known if part) or "a table in memory"
+        lines.append(f"- {side}: {shown}, {source.rows:,} rows")
+    if made.settings:
+        shown = ", ".join(
+            f"{_cell(name)} = {_cell(value)}{' (file)' if name in made.from_config else ''}"
+            for name, value in made.settings.items()
+        )
+        lines.append(f"- Settings: {shown}" + (f"; file: {_cell(made.config)}" if made.config else ""))
+    return [*lines, f"- lowchurn {made.lowchurn}"]
+
+
+def notebook(audit: Audit) -> str:
+    """A small table for notebooks; every text is escaped."""
+    rows = []
+    for name, words, signed in SHARES:
+        estimate = getattr(audit, name)
+        rows.append((words, interval_text(estimate, signed), f"{estimate.n:,}", estimate.method))
+    rows += [
+        (w, number_text(audit.soft[n]), f"{audit.soft[n].n:,}", audit.soft[n].method)
+        for n, w in SOFT
+        if n in audit.soft
+    ]
+    body = "".join(
+        f'<tr><th scope="row" style="text-align:left">{html.escape(row[0])}</th>'
+        + "".join(f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in audit.notes)
+    heads = "".join(
+        f'<th scope="col" style="text-align:left">{h}</th>'
+        for h in ("figure", f"value ({audit.confidence:.0%} interval)", "rows", "method")
+    )
+    return (
+        f"<div><p><strong>{html.escape(headline(audit))}</strong></p>"
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+        + (f"<ul>{notes}</ul>" if notes else "")
+        + "</div>"
+    )
+
+
+def junit(audit: Audit, verdict: Verdict) -> str:
+    """For a pipeline: a test case per check; FAIL is a failure.
+
+    INCONCLUSIVE is an error, or with the gate's policy ``inconclusive="warn"`` a skipped case and with ``"pass"`` a
+    passed one; the reason is written in each case.
+
+    Examples
+    --------
+    >>> import pandas as pd, lowchurn
+    >>> from lowchurn.audit import junit
+    >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
+    >>> audit = lowchurn.audit(rows, rows)
+    >>> 'failures="0"' in junit(audit, audit.gate(max_churn=0.01))
+    True
+    """
+    outcomes = [check.outcome for check in verdict.checks]
+    policy = verdict.gate.inconclusive
+    undecided = outcomes.count(INCONCLUSIVE)
+    suite = ElementTree.Element(
+        "testsuite",
+        name="lowchurn audit",
+        tests=str(len(outcomes) + len(verdict.unjudged)),
+        failures=str(outcomes.count(FAIL)),
+        errors=str(undecided if policy == "fail" else 0),
+        skipped=str(len(verdict.unjudged) + (undecided if policy == "warn" else 0)),
+        time=f"{audit.seconds:.3f}",
+    )
+    kinds = {FAIL: "failure", INCONCLUSIVE: {"fail": "error", "warn": "skipped", "pass": "system-out"}[policy]}
+    for check in verdict.checks:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=_xml(f"lowchurn.gate.{check.where}"), name=check.name
+        )
+        if check.outcome == PASS:
+            continue
+        kind, words = kinds[check.outcome], _xml(check.words)
+        if kind == "system-out":
+            ElementTree.SubElement(case, kind).text = f"{check.outcome}: {words}"
+        elif kind == "skipped":
+            ElementTree.SubElement(case, kind, message=f"{check.outcome}: {words}")
+        else:
+            ElementTree.SubElement(case, kind, message=words, type=check.outcome).text = words
+    for name in verdict.unjudged:
+        case = ElementTree.SubElement(suite, "testcase", classname="lowchurn.gate.slices", name=_xml(name))
+        ElementTree.SubElement(case, "skipped", message="fewer rows than min_rows")
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _xml(words: str) -> str:
+    """Characters that XML cannot hold at all are replaced."""
+    return "".join(
+        c if c in "\t\n" or 0x20 <= ord(c) < 0xD800 or 0xE000 <= ord(c) < 0xFFFE or ord(c) > 0xFFFF else "\ufffd"
+        for c in words
+    )

@@ -1,0 +1,413 @@
+"""Read a data set from the local layout (see :mod:`lowchurn.bench._datasets`) or from one prepared file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowchurn._checks import unknown_name
+from lowchurn._files import check_outputs, write_file
+from lowchurn._terminal import printable
+from lowchurn.bench._datasets import BY_NAME, DATASETS, Spec, names_of
+from lowchurn.bench._npz import array_names, read_arrays
+
+ENDINGS = {"tabular": ".parquet", "image": ".npz", "text": ".parquet"}
+FOLDERS = {"tabular": "tabular", "images": "image", "text": "text"}
+VOCABULARY, LENGTH = 20000, 200  # of the paper's transformer
+PADDING, START, UNKNOWN, FIRST_WORD = range(4)  # Keras' token ids; words follow, the most frequent first
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows, labels and the split of one data set.
+
+    Attributes
+    ----------
+    X : array of shape (N, ...)
+        Features as float32, images in [0, 1] channels-last, or rows of token ids.
+    y : array of int, shape (N,)
+        Class indices.
+    train, test : arrays of int
+        Row numbers.
+    fingerprint : str
+        Hash of all of the above, before scaling.
+    """
+
+    name: str
+    X: np.ndarray
+    y: np.ndarray
+    train: np.ndarray
+    test: np.ndarray
+    classes: int
+    fingerprint: str
+
+    def scaled(self) -> Data:
+        """Standardised with the mean and deviation of the training rows: each column, or each channel of images."""
+        if self.X.dtype.kind != "f":
+            return self  # token ids have no scale
+        axes = tuple(range(self.X.ndim - 1))
+        known = self.X[self.train].astype(np.float64)
+        mean, deviation = known.mean(axis=axes), known.std(axis=axes)
+        deviation[deviation == 0] = 1
+        return replace(self, X=((self.X - mean) / deviation).astype(np.float32))
+
+
+def find_data(data: str | Path | None) -> Path | None:
+    """The folder (or prepared file) of data: what is given, else ``LOWCHURN_DATA``, else None."""
+    chosen = data or os.environ.get("LOWCHURN_DATA")
+    if not chosen:
+        return None
+    path = Path(chosen)
+    if not path.exists():
+        raise ValueError(f"data: there is no folder or file {path}. Give --data or set LOWCHURN_DATA.")
+    return path
+
+
+def load(name: str, data: str | Path | None = None) -> Data:
+    """Read one data set by name.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`~lowchurn.bench._datasets.DATASETS`, or a file of the layout.
+    data : path, optional
+        A folder in the layout, or a file made by :func:`prepare`; by default ``LOWCHURN_DATA``.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._loading import load
+    >>> digits = load("digits")
+    >>> digits.X.shape, len(digits.train), len(digits.test), digits.classes
+    ((1797, 64), 1198, 599, 10)
+    """
+    if printable(name) != name:
+        raise ValueError(
+            f"data: the name of a data set must have no control characters, got {name!r}. Rename its file."
+        )
+    place = find_data(data)
+    if place is not None and place.is_file():
+        return _load_prepared(name, place)
+    spec = BY_NAME.get(name) or _own_file(name, place)
+    if spec is None:
+        raise unknown_name("data", "data set", name, BY_NAME)
+    if spec.kind == "built-in":
+        return _built_in(spec)
+    path = locate(spec, place)
+    if path is None:
+        looked = f"looked for {' and '.join(f + ENDINGS[spec.kind] for f in spec.files)} in {place or 'no folder'}"
+        raise ValueError(
+            f"data: {name} is not here ({looked}). Get it with `lowchurn data fetch {name} --data DIR` on a machine "
+            "with internet, then give --data DIR or set LOWCHURN_DATA."
+        )
+    return {"tabular": _tabular, "image": _images, "text": _text}[spec.kind](spec, path)
+
+
+def locate(spec: Spec, place: Path | None) -> Path | None:
+    """The file of a data set in a folder, or None."""
+    if place is None or not place.is_dir():
+        return None
+    for file in spec.files:
+        path = place / (file + ENDINGS[spec.kind])
+        if path.exists():
+            return path
+    return None
+
+
+def available(data: str | Path | None = None) -> dict[str, str]:
+    """Name -> where it lies, for every data set that can be read here."""
+    place = find_data(data)
+    found: dict[str, str] = {}
+    if place is not None and place.is_file():
+        return {name: str(place) for name in sorted({key.split("/")[0] for key in array_names(place)})}
+    for spec in DATASETS:
+        path = locate(spec, place)
+        if spec.kind == "built-in":
+            found[spec.name] = "scikit-learn"
+        elif path is not None:
+            found[spec.name] = str(path)
+    if place is not None:
+        known = {spec.files[0].split("/")[1] for spec in DATASETS if spec.files}
+        known |= {file.split("/")[1] for spec in DATASETS for file in spec.files}
+        for folder, kind in FOLDERS.items():
+            for path in sorted((place / folder).glob(f"*{ENDINGS[kind]}")):
+                if path.stem not in known:
+                    found[path.stem] = str(path)
+    return found
+
+
+def expand(names: Sequence[str]) -> list[str]:
+    """Data sets and groups (such as ``openml``) as a plain list of data sets, each once."""
+    return list(dict.fromkeys(one for name in names for one in (names_of(name) or (name,))))
+
+
+def prepare(path: str | Path, names: Sequence[str], data: str | Path | None = None) -> int:
+    """Write data sets into one compressed file that needs nothing but numpy to read; return its size in bytes."""
+    place = find_data(data)
+    read: list[Path | None] = [place] if place is not None and place.is_file() else []
+    for name in expand(names):
+        spec = BY_NAME.get(name) or _own_file(name, place)
+        read += [locate(spec, place)] if spec is not None else []
+    check_outputs("bench prepare", {"PATH": path}, {f"the data {source}": source for source in read if source})
+    arrays: dict[str, np.ndarray] = {}
+    for name in expand(names):
+        one = load(name, data)
+        for part in ("X", "y", "train", "test"):
+            value = getattr(one, part)
+            arrays[f"{name}/{part}"] = value.astype(np.int32) if value.dtype == np.int64 else value
+        arrays[f"{name}/classes"] = np.array(one.classes)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    write_file(path, buffer.getvalue())
+    return buffer.tell()
+
+
+def _load_prepared(name: str, path: Path) -> Data:
+    names = {key.split("/")[0] for key in array_names(path)}
+    if name not in names and name in BY_NAME and BY_NAME[name].kind == "built-in":
+        return _built_in(BY_NAME[name])
+    if name not in names:
+        raise unknown_name(f"data: {path}", "data set", name, names)
+    part = read_arrays(path, [f"{name}/{key}" for key in ("X", "y", "train", "test", "classes")])
+    X, y, train, test, classes = part.values()
+    for key, value in (("y", y), ("train", train), ("test", test), ("classes", classes)):
+        if value.dtype.kind not in "iu" or value.ndim != (key != "classes"):
+            raise ValueError(
+                f"data: {path}: {name}/{key} must be {'one whole number' if key == 'classes' else 'whole numbers'}, "
+                f"got dtype {value.dtype} and shape {value.shape}."
+            )
+    if X.dtype.kind not in "fiu":
+        raise ValueError(f"data: {path}: {name}/X must hold numbers, got dtype {X.dtype}.")
+    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and said to be
+        X = X.astype(np.float32 if X.dtype.kind == "f" else np.int64)
+    y, train, test = (values.astype(np.int64) for values in (y, train, test))
+    return _made(name, X, y, train, test, int(classes), path)
+
+
+def _own_file(name: str, place: Path | None) -> Spec | None:
+    if Path(name).name != name or name in ("", ".", ".."):
+        return None  # a name, not a path that leads elsewhere
+    for folder, kind in FOLDERS.items():
+        if place is not None and (place / folder / f"{name}{ENDINGS[kind]}").exists():
+            return Spec(name, "own", kind, "own", (f"{folder}/{name}",))
+    return None
+
+
+def _made(
+    name: str,
+    X: np.ndarray,
+    y: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    classes: int,
+    source: Path | str = "scikit-learn",
+) -> Data:
+    """A data set whose parts fit each other; what does not is an error that names its source."""
+    _check_parts(f"data: {source}: {name}", X, y, {"train": train, "test": test}, classes)
+    digest = hashlib.sha256()
+    for array in (X, y, train, test):
+        digest.update(str((array.dtype, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return Data(name, X, y, train, test, classes, digest.hexdigest()[:16])
+
+
+def _check_parts(who: str, X: np.ndarray, y: np.ndarray, split: dict[str, np.ndarray], classes: int) -> None:
+    if X.ndim < 2 or X.size == 0 or y.shape != X.shape[:1]:
+        raise ValueError(f"{who} must have features and one label per row, got shapes {X.shape} and {y.shape}.")
+    if X.dtype.kind == "f":
+        if not np.isfinite(X).all():
+            raise ValueError(f"{who} has missing or infinite numbers among its features. Fill them in first.")
+    elif X.ndim != 2 or X.shape[1] > LENGTH or X.min() < 0 or X.max() >= VOCABULARY:
+        raise ValueError(
+            f"{who} must have rows of at most {LENGTH} token ids from 0 to {VOCABULARY - 1}, got shape {X.shape} and "
+            f"ids from {X.min()} to {X.max()}."
+        )
+    if y.min() < 0 or y.max() != classes - 1 or classes < 2:
+        raise ValueError(
+            f"{who} must have at least two classes and labels from 0 to the number of classes less one, got {classes} "
+            f"classes and labels from {y.min()} to {y.max()}."
+        )
+    for part, rows in split.items():
+        if len(rows) == 0:
+            raise ValueError(f"{who} has no {part} rows.")
+        if rows.min() < 0 or rows.max() >= len(y):
+            raise ValueError(f"{who}: {part} rows must be from 0 to {len(y) - 1}, got {rows.min()} to {rows.max()}.")
+    both = np.concatenate(list(split.values()))
+    if len(np.unique(both)) < len(both):
+        raise ValueError(f"{who}: training and test rows must all be different; some occur twice.")
+
+
+def fixed_split(name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same 2:1 split of a data set for everybody: its training and test rows."""
+    order = np.random.default_rng(zlib.crc32(name.encode())).permutation(rows)
+    cut = round(2 * rows / 3)
+    return np.sort(order[:cut]), np.sort(order[cut:])
+
+
+def _built_in(spec: Spec) -> Data:
+    from sklearn import datasets
+
+    X, y = getattr(datasets, spec.source.removeprefix("scikit-learn:"))(return_X_y=True)
+    if spec.name == "digit_images":  # 8 x 8 is too small for the paper's convnets: three times as large, and a margin
+        grown = np.kron(X.reshape(-1, 8, 8) / 16, np.ones((3, 3)))
+        X = np.pad(grown, ((0, 0), (2, 2), (2, 2)))[..., None]
+    train, test = fixed_split(spec.name, len(y))
+    return _made(spec.name, X.astype(np.float32), y.astype(np.int64), train, test, int(y.max()) + 1)
+
+
+def read_parquet(path: Path, wanted: Sequence[str] = ()) -> Any:
+    """A Parquet file as a pyarrow table; one that is damaged, or lacks a column, is an error that names it."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ImportError(f'reading {path} needs pyarrow: pip install "lowchurn[bench]"') from error
+    try:
+        table = pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"data: {path} cannot be read as Parquet ({reason}). Fetch it again.") from error
+    names = table.column_names
+    for name in wanted:
+        if name not in names:
+            raise ValueError(f"data: {path} has no column named {name}.")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not table.num_rows:
+        raise ValueError(f"data: {path} {f'has two columns named {twice[0]}' if twice else 'has no rows'}.")
+    return table
+
+
+NUMBERS, TEXT = ("int", "uint", "float", "double", "halffloat", "decimal", "bool"), ("string", "large_string")
+
+
+def _values(table: Any, name: str, path: Path, kinds: tuple[str, ...]) -> list[Any]:
+    """A column as Python values; one of another kind is an error."""
+    kind = table[name].type
+    kind = getattr(kind, "value_type", kind) if str(kind).startswith("dictionary") else kind
+    if not str(kind).startswith((*kinds, "null")):
+        raise ValueError(
+            f"data: {path}: column {name} is of type {kind}, which cannot be used there. Convert it to "
+            f"{'numbers, booleans or text' if kinds is not TEXT else 'text'}."
+        )
+    values: list[Any] = table[name].to_pylist()
+    return values
+
+
+def _labels(values: Sequence[Any], path: Path, name: str) -> tuple[np.ndarray, int]:
+    """Labels as class indices in the order of the labels, and how many classes there are."""
+    missing = sum(value is None or value != value for value in values)
+    if missing:
+        raise ValueError(f"data: {path}: column {name} must not have missing labels, got {missing}.")
+    number = {label: i for i, label in enumerate(sorted(set(values)))}
+    return np.array([number[value] for value in values], dtype=np.int64), len(number)
+
+
+def _split(table: Any, path: Path) -> tuple[np.ndarray, np.ndarray]:
+    split = np.asarray(_values(table, "split", path, TEXT), dtype=object)
+    others = sorted({str(value) for value in split} - {"train", "test"})
+    if others:
+        raise ValueError(f"data: {path}: column split must be 'train' or 'test' in every row, got {others[0]!r}.")
+    return np.flatnonzero(split == "train"), np.flatnonzero(split == "test")
+
+
+def _tabular(spec: Spec, path: Path) -> Data:
+    table = read_parquet(path, ["target"])
+    names = [name for name in table.column_names if name not in ("target", "split")]
+    if not names:
+        raise ValueError(f"data: {path} has no columns of features.")
+    columns = [encode(_values(table, name, path, (*NUMBERS, *TEXT))) for name in names]
+    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and said to be
+        X = np.column_stack(columns).astype(np.float32)
+    y, classes = _labels(_values(table, "target", path, (*NUMBERS, *TEXT)), path, "target")
+    if not np.isfinite(X).all():
+        raise ValueError(f"data: {path} has missing or infinite numbers in its numeric columns. Fill them in first.")
+    train, test = _split(table, path) if "split" in table.column_names else fixed_split(spec.name, len(y))
+    return _made(spec.name, X, y, train, test, classes, path)
+
+
+def encode(values: list[Any]) -> np.ndarray:
+    """A column as numbers: numbers stay, categories become their rank, and a missing category is one after the last.
+
+    Categories that are numbers in disguise are these numbers.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._loading import encode
+    >>> encode(["b", "a", None, "b"])
+    array([1., 0., 2., 1.])
+    >>> encode(["10", "-1", None])
+    array([10., -1., 11.])
+    """
+    present = {value for value in values if value is not None}
+    if not any(isinstance(value, str) for value in present):
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    try:
+        number = {category: float(category) for category in present}
+    except ValueError:
+        number = {category: float(rank) for rank, category in enumerate(sorted(present))}
+    missing = max(number.values()) + 1
+    return np.array([missing if value is None else number[value] for value in values], dtype=np.float64)
+
+
+def _images(spec: Spec, path: Path) -> Data:
+    labels = ("attr_train", "attr_test", "attr_names") if spec.task else ("y_train", "y_test")
+    found = read_arrays(path, ["x_train", "x_test", *labels])
+    for part in ("train", "test"):
+        x, own = found[f"x_{part}"], found[f"{labels[0].partition('_')[0]}_{part}"]
+        if x.dtype != np.uint8 or x.ndim not in (3, 4):
+            raise ValueError(
+                f"data: {path}: x_{part} must be images as bytes, (n, h, w) or (n, h, w, channels), got dtype "
+                f"{x.dtype} and shape {x.shape}."
+            )
+        if own.dtype.kind not in "iub" or own.ndim != 1 + bool(spec.task) or len(own) != len(x):
+            raise ValueError(
+                f"data: {path}: labels must be whole numbers, one per image, got dtype {own.dtype} and shape "
+                f"{own.shape} for {len(x)} images of {part}."
+            )
+    if found["x_train"].shape[1:] != found["x_test"].shape[1:]:
+        shapes = " and ".join(str(found[f"x_{part}"].shape[1:]) for part in ("train", "test"))
+        raise ValueError(f"data: {path}: images of train and test must have one shape, got {shapes}.")
+    chosen: list[np.ndarray] = [found[name] for name in labels[:2]]
+    if spec.task:
+        tasks = [str(name) for name in found["attr_names"].ravel()]
+        widths = {values.shape[1] for values in chosen}
+        if spec.task not in tasks or widths != {len(tasks)}:
+            raise ValueError(f"data: {path} has no task {spec.task} among {len(tasks)} names for columns {widths}.")
+        chosen = [values[:, tasks.index(spec.task)] for values in chosen]
+    X = np.concatenate([found["x_train"], found["x_test"]])
+    X = (X if X.ndim == 4 else X[..., None]).astype(np.float32) / 255
+    kinds, y = np.unique(np.concatenate(chosen), return_inverse=True)
+    rows, count = np.arange(len(y)), len(found["x_train"])
+    return _made(spec.name, X, y.astype(np.int64), rows[:count], rows[count:], len(kinds), path)
+
+
+def _text(spec: Spec, path: Path) -> Data:
+    table = read_parquet(path, ["text", "label", "split"])
+    train, test = _split(table, path)
+    texts = _values(table, "text", path, TEXT)
+    if None in texts:
+        raise ValueError(f"data: {path}: column text must not have missing texts, got {texts.count(None)}.")
+    words = [re.findall(r"[a-z0-9']+", text.lower().replace("<br />", " ")) for text in texts]
+    y, classes = _labels(_values(table, "label", path, ("int", "uint")), path, "label")
+    return _made(spec.name, token_ids(words, train), y, train, test, classes, path)
+
+
+def token_ids(words: list[list[str]], train: np.ndarray) -> np.ndarray:
+    """The last 200 words of each text as Keras numbers them: by how often they occur in the training texts."""
+    counts = Counter(word for i in train for word in words[i])
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - FIRST_WORD]
+    number = {word: i + FIRST_WORD for i, word in enumerate(ranked)}
+    X = np.full((len(words), LENGTH), PADDING, dtype=np.int64)
+    for row, text in zip(X, words, strict=True):
+        ids = [START, *(number.get(word, UNKNOWN) for word in text)][-LENGTH:]
+        row[LENGTH - len(ids) :] = ids
+    return X

@@ -1,0 +1,82 @@
+"""What the paper prints: its tables' captions, two tables of numbers, and how often distillation is best."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from importlib import resources
+
+from lowchurn.bench._datasets import names_of
+
+FCN = tuple(f"fcn-{10**k}" for k in range(1, 6))
+CONVNET = tuple(f"convnet-{2**k}" for k in range(5))
+TRANSFORMER = tuple(f"transformer-{2**k}" for k in range(5))
+RESNET = ("resnet-50", "resnet-101", "resnet-152")
+METRIC = "under churn at cold accuracy metric"
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """One table of the paper: what it covers, and the share of rows (in percent) in which distillation is best."""
+
+    name: str
+    caption: str
+    datasets: tuple[str, ...]
+    networks: tuple[str, ...]
+    initial: int
+    distill_best: float | None = None
+
+
+_SMALL_COLOUR = ("svhn", "cifar10")
+TABLES: tuple[PaperTable, ...] = (
+    PaperTable("table1", f"Results for OpenML datasets {METRIC} (fcn-1000)", names_of("openml"), ("fcn-1000",), 1000),
+    PaperTable(
+        "table2",
+        f"Results for MNIST variants, SVHN and CIFAR10 {METRIC} (convnet-4)",
+        names_of("mnist-variants") + _SMALL_COLOUR,
+        ("convnet-4",),
+        1000,
+    ),
+    *(
+        PaperTable(f"openml{n}", f"OpenML datasets, initial size {n}, {METRIC}", names_of("openml"), FCN, n, wins)
+        for n, wins in ((100, 52.0), (1000, 84.0))
+    ),
+    *(
+        PaperTable(
+            f"mnist{n}", f"MNIST variants, initial size {n}, {METRIC}", names_of("mnist-variants"), CONVNET, n, wins
+        )
+        for n, wins in ((100, 48.0), (1000, 84.0), (10000, 64.0))
+    ),
+    *(
+        PaperTable(f"cifar{n}", f"SVHN and CIFAR, initial size {n}, {METRIC}", _SMALL_COLOUR, CONVNET, n, wins)
+        for n, wins in ((100, 80.0), (1000, 100.0), (10000, 100.0))
+    ),
+    *(
+        PaperTable(f"celeba{n}", f"CelebA tasks, initial size {n}, {METRIC}", names_of("celeba"), CONVNET, n, wins)
+        for n, wins in ((100, 96.0), (1000, 79.0), (10000, 91.5))
+    ),
+    PaperTable("resnet", f"CIFAR10 and CIFAR100, residual networks, {METRIC}", ("cifar10", "cifar100"), RESNET, 1000),
+    *(
+        PaperTable(f"imdb{n}", f"IMDB, transformers, initial size {n}, {METRIC}", ("imdb",), TRANSFORMER, n)
+        for n in (100, 1000, 10000)
+    ),
+)
+
+
+def printed() -> dict[str, dict[str, dict[str, float]]]:
+    """Table -> data set -> method -> churn at cold accuracy in percent as the paper prints it; NaN is its N/A.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._paper import printed
+    >>> printed()["table1"]["adult"]["distill"], printed()["table1"]["adult"]["warm"]
+    (4.39, nan)
+    """
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    text = resources.files("lowchurn.bench").joinpath("paper_tables.csv").read_text()
+    for row in csv.DictReader(text.splitlines()):
+        table, dataset = row.pop("table"), row.pop("dataset")
+        numbers = {method: float(value) if value else math.nan for method, value in row.items()}
+        found.setdefault(table, {})[dataset] = numbers
+    return found

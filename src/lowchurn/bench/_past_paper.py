@@ -1,0 +1,369 @@
+"""The evidence for what is past the paper: tables of all methods beside its distillation, ratios to it, and the noise.
+
+A method may start warm or cold here, whichever is the better: distillation is its best of both starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from lowchurn.bench._store import FINISHED, Row
+from lowchurn.bench._tables import (
+    METHODS,
+    PLACE,
+    VARIANT,
+    Average,
+    Averages,
+    Cell,
+    Table,
+    averages,
+    cold_accuracy_table,
+    place_order,
+    variant_name,
+    win_counts,
+)
+from lowchurn.metrics import standard_error
+
+REFERENCE = "distill"
+BEST = "best of the paper"  # in the place of a reference: the least of the paper's methods, row by row
+BOTH = "both"  # in the place of a variant's start
+# A column of the evidence, the strategy it shows, and which of its settings.
+COLUMNS: dict[str, tuple[str, Callable[[dict[str, str]], bool]]] = {
+    **{method: (method, lambda setting: True) for method in METHODS},
+    "soup": ("soup", lambda setting: True),
+    "interpolate": ("interpolate", lambda setting: True),
+    "two-teachers": ("two-teachers", lambda setting: setting["students"] == "1"),
+    "two-teachers soup": ("two-teachers", lambda setting: setting["students"] != "1"),
+    "served-mix": ("served-mix", lambda setting: True),
+    "focal": ("focal", lambda setting: True),
+    "dissonance": ("dissonance", lambda setting: True),
+    "constrained": ("constrained", lambda setting: True),
+    "local-ls": ("local-ls", lambda setting: True),
+}
+SERVE_SEVERAL = ("served-mix",)  # the base and all members answer every request
+RESAMPLES = 2000
+PAST = {strategy for strategy, _ in COLUMNS.values()} - set(METHODS)
+
+
+def parameters(setting: str) -> dict[str, str]:
+    """A setting in words as names and values.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._past_paper import parameters
+    >>> parameters("lam=0.5, start=cold")
+    {'lam': '0.5', 'start': 'cold'}
+    """
+    return dict(part.split("=", 1) for part in setting.split(", ")) if setting else {}
+
+
+def dial_variants(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Every combination of scale, patience, loss, epochs and seed in which there is a method past the paper."""
+    found = {tuple(row[name] for name in VARIANT) for row in rows if row["strategy"] in PAST}
+    return [dict(zip(VARIANT, values, strict=True)) | {"start": BOTH} for values in sorted(found)]
+
+
+def dial_averages(rows: Iterable[Row], variant: dict[str, Any], network: str | None = None) -> Averages:
+    """The averages of a variant, from either start, of one network or all."""
+    return averages(
+        row for row in rows if all(row[name] == variant[name] for name in VARIANT) and network in (None, row["network"])
+    )
+
+
+def dial_table(rows: Iterable[Row], variant: dict[str, Any], network: str | None = None) -> Table:
+    """Churn at cold accuracy in percent of the paper's methods, from the better start, and of those past the paper.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._past_paper import dial_table, dial_variants
+    >>> common = dict(network="fcn-10", initial=10, validation=5, batch=10, scale=False, patience=5, loss="log")
+    >>> common |= dict(epochs_limit=300, run_seed=0, dataset="wine", trial=0, status="finished", start="warm")
+    >>> rows = [
+    ...     common | dict(strategy="cold", setting="", accuracy=0.9, churn=0.1),
+    ...     common | dict(strategy="distill", setting="lam=0.5, start=warm", accuracy=0.9, churn=0.04),
+    ...     common | dict(strategy="soup", setting="members=8, toward_base=0.5", accuracy=0.9, churn=0.02),
+    ... ]
+    >>> table = dial_table(rows, dial_variants(rows)[0])
+    >>> dict(zip(table.columns, map(table.cell, table.rows[0][1])))["soup"]
+    '2.00'
+    """
+    found = {
+        place: _by_column(settings)
+        for place, settings in dial_averages(rows, variant, network).items()
+        if any(strategy in PAST for strategy, _ in settings)
+    }
+    there = {name for settings in found.values() for name, _ in settings} | {REFERENCE}
+    table = cold_accuracy_table(found, variant, methods=tuple(name for name in COLUMNS if name in there))
+    single = sum(
+        len({parameters(setting)["start"] for name, setting in settings if name == REFERENCE}) == 1
+        for settings in found.values()
+    )
+    notes = list(table.notes)
+    if single:
+        notes.append(f"In {single} of {len(found)} rows distillation was run from one start only.")
+    caption = "Past the paper: churn at cold accuracy in percent, each method from its better start; "
+    caption += variant_name(variant)
+    name = "dial" if network is None else f"dial-{network}"
+    return Table(name, caption, table.labels, table.columns, table.rows, table.trials, bold=table.bold, notes=notes)
+
+
+def _by_column(settings: dict[tuple[str, str], Average]) -> dict[tuple[str, str], Average]:
+    """The same averages under the names of the columns that they belong to."""
+    return {
+        (column, setting): average
+        for (strategy, setting), average in settings.items()
+        for column, (of, belongs) in COLUMNS.items()
+        if strategy == of and belongs(parameters(setting))
+    }
+
+
+def one_model(table: Table) -> Table:
+    """A :func:`dial_table` without the methods that serve several models instead of one."""
+    kept = [k for k, name in enumerate(table.columns) if name not in SERVE_SEVERAL]
+    return dataclasses.replace(
+        table,
+        name=f"{table.name}-one",
+        caption=f"Methods that serve one model; {table.caption}",
+        columns=tuple(table.columns[k] for k in kept),
+        rows=[(labels, [cells[k] for k in kept]) for labels, cells in table.rows],
+    )
+
+
+def ratio_table(table: Table, reference: str = REFERENCE) -> Table:
+    """How the methods of a :func:`dial_table` compare with one of them, over its rows.
+
+    The ratio is that of churn at cold accuracy over the reference's, over the rows in which both are defined and above
+    zero: its geometric mean, and its median, which one row with hardly any churn cannot move.
+
+    Parameters
+    ----------
+    reference : str
+        A column, or "best of the paper": the least churn of the paper's own methods in each row.
+    """
+    if reference == BEST:
+        paper = [k for k, name in enumerate(table.columns) if name in METHODS]
+        references = [_best([cells[k].value for k in paper]) for _, cells in table.rows]
+    else:
+        references = [cells[table.columns.index(reference)].value for _, cells in table.rows]
+    lines = []
+    zeros = 0
+    for k, method in enumerate(table.columns):
+        if method == reference:
+            continue
+        pairs = [(cells[k].value, other) for (_, cells), other in zip(table.rows, references, strict=True)]
+        there = [(own, other) for own, other in pairs if own is not None and other is not None]
+        if not there:
+            continue
+        both = [(own, other) for own, other in there if not (math.isnan(own) or math.isnan(other))]
+        ratios = [own / other for own, other in both if own > 0 and other > 0]
+        zeros += len(both) - len(ratios)
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+        median = float(np.median(ratios)) if ratios else math.nan
+        better = sum(round(own, table.decimals) < round(other, table.decimals) for own, other in both)
+        alone = sum(math.isnan(other) and not math.isnan(own) for own, other in there)
+        missed = sum(math.isnan(own) and not math.isnan(other) for own, other in there)
+        neither = sum(math.isnan(own) and math.isnan(other) for own, other in there)
+        counts = (str(len(ratios)), str(better), str(alone), str(missed), str(neither))
+        lines.append(((method, *counts), [Cell(mean), Cell(median)]))
+    notes = ["N/A in a table means that no setting is as accurate on average as the cold start."]
+    if zeros:
+        notes.append(f"{zeros} comparisons with a churn of zero are left out of mean and median.")
+    whose = "the best churn of the paper's methods" if reference == BEST else "distillation's churn"
+    short = "best" if reference == BEST else reference
+    caption = f"Ratio to {whose}: {table.caption}"
+    labels = ("method", "rows compared", "lower in", "only this defined", f"only {short} defined", "neither defined")
+    name = f"{table.name}-best-ratio" if reference == BEST else f"{table.name}-ratio"
+    return Table(name, caption, labels, ("geometric mean", "median"), lines, notes=notes)
+
+
+def _best(values: list[float | None]) -> float | None:
+    """The least of what is defined; N/A where nothing is, nothing where nothing was run."""
+    there = [value for value in values if value is not None]
+    return min((v for v in there if not math.isnan(v)), default=math.nan) if there else None
+
+
+def chosen_setting(settings: dict[tuple[str, str], Average], column: str) -> tuple[str, str] | None:
+    """The setting behind a cell of a :func:`dial_table`: the least churn among those as accurate as the cold start."""
+    named = _by_column(settings)
+    cold = named["cold", ""].accuracy - 1e-12
+    able = [(a.churn, setting) for (name, setting), a in named.items() if name == column and a.accuracy >= cold]
+    return (COLUMNS[column][0], min(able)[1]) if able else None
+
+
+def paired_table(rows: Iterable[Row], variant: dict[str, Any], network: str, method: str = "soup") -> Table:
+    """A method's churn at cold accuracy less distillation's, with the standard error over the trials' differences.
+
+    The settings are those of :func:`dial_table`. The error does not hold that they were chosen on these trials: see
+    :func:`resampled_table`.
+    """
+    trials = _trials(rows, variant, network)
+    lines = []
+    for place, settings in dial_averages(_flat(trials), variant, network).items():
+        pair = [chosen_setting(settings, name) for name in (REFERENCE, method)]
+        here = trials[place]
+        means = [100 * settings[key].churn if key else math.nan for key in pair]
+        difference, error = math.nan, math.nan
+        if pair[0] and pair[1]:
+            reference, own = (here[key] for key in pair if key)
+            gaps = [100 * (own[t]["churn"] - reference[t]["churn"]) for t in sorted(own.keys() & reference.keys())]
+            difference, error = float(np.mean(gaps)), standard_error(gaps)
+        shown = [_short(key[1]) if key else "none" for key in pair]
+        labels = (place[0], *shown)
+        lines.append((place_order(place), (labels, [Cell(v) for v in (*means, difference, error)])))
+    caption = f"{method.capitalize()} less distillation, trial by trial: churn at cold accuracy in percent; "
+    caption += f"{network}, {variant_name(variant)}"
+    return Table(
+        f"dial-{network}-paired",
+        caption,
+        ("dataset", "setting of distill", f"setting of {method}"),
+        ("distill", method, "difference", "standard error"),
+        [line for _, line in sorted(lines, key=lambda pair: pair[0])],
+        notes=["N/A: no setting is as accurate on average as the cold start."],
+    )
+
+
+def _short(setting: str) -> str:
+    """A setting without the number of its members, which is the same all over a table."""
+    return ", ".join(f"{name}={value}" for name, value in parameters(setting).items() if name != "members")
+
+
+def resampled_table(rows: Iterable[Row], variant: dict[str, Any], network: str, method: str = "soup") -> Table:
+    """What the whole comparison, the choice of settings with it, gives when the trials are drawn again.
+
+    Trials are drawn with replacement, for all settings the same, and the metric is computed anew. A method is better
+    where it is defined and churns less, or the other one is not defined.
+    """
+    lines = []
+    for place, settings in _trials(rows, variant, network).items():
+        common = sorted(set.intersection(*(set(trials) for trials in settings.values())))
+        if not common:  # nothing to draw from: there are numbers, but none of the same trial
+            lines.append((place_order(place), ((place[0],), [Cell(None)] * 4)))
+            continue
+        draws = np.random.default_rng(0).multinomial(len(common), [1 / len(common)] * len(common), size=RESAMPLES)
+        measured = {
+            key: {
+                name: draws @ np.array([trials[t][name] for t in common]) / len(common)
+                for name in ("accuracy", "churn")
+            }
+            for key, trials in settings.items()
+        }
+        cold = measured["cold", ""]["accuracy"] - 1e-12
+        least = {}
+        for column in (REFERENCE, method):
+            of, belongs = COLUMNS[column]
+            some = [m for (name, setting), m in measured.items() if name == of and belongs(parameters(setting))]
+            least[column] = np.min([np.where(m["accuracy"] >= cold, m["churn"], np.inf) for m in some], axis=0)
+        values = (
+            least[method] < least[REFERENCE],
+            least[REFERENCE] < least[method],
+            np.isinf(least[method]),
+            np.isinf(least[REFERENCE]),
+        )
+        lines.append((place_order(place), ((place[0],), [Cell(100 * float(value.mean())) for value in values])))
+    return Table(
+        f"dial-{network}-resampled",
+        f"Trials drawn again {RESAMPLES} times, share of draws in percent; {network}, {variant_name(variant)}",
+        ("dataset",),
+        (f"{method} better", "distill better", f"{method} N/A", "distill N/A"),
+        [line for _, line in sorted(lines, key=lambda pair: pair[0])],
+        decimals=0,
+    )
+
+
+Trials = dict[tuple[str, str], dict[int, Row]]
+
+
+def _trials(rows: Iterable[Row], variant: dict[str, Any], network: str) -> dict[tuple, Trials]:
+    """(data set, network, sizes) -> (strategy, setting) -> trial -> its row, where distillation and a soup were run."""
+    found: dict[tuple, Trials] = {}
+    for row in rows:
+        if row["status"] == FINISHED and row["network"] == network and all(row[v] == variant[v] for v in VARIANT):
+            place = tuple(row[name] for name in PLACE)
+            found.setdefault(place, {}).setdefault((row["strategy"], row["setting"]), {})[row["trial"]] = row
+    needed = {"cold", REFERENCE, "soup"}
+    return {place: settings for place, settings in found.items() if needed <= {name for name, _ in settings}}
+
+
+def _flat(trials: dict[tuple, Trials]) -> Iterator[Row]:
+    return (row for settings in trials.values() for some in settings.values() for row in some.values())
+
+
+def proportion_table(rows: Iterable[Row], variant: dict[str, Any], network: str, method: str = "soup") -> Table:
+    """Churn in percent along a dial, and how far it is from falling in proportion to ``1 - toward_base``.
+
+    The deviation is the greatest ``|churn(a) / churn(0) - (1 - a)|``.
+    """
+    curves = {}
+    for place, settings in dial_averages(rows, variant, network).items():
+        curve = {
+            float(parameters(setting)["toward_base"]): 100 * average.churn
+            for (name, setting), average in settings.items()
+            if name == method and average.trials
+        }
+        if curve.get(0.0):
+            curves[place] = curve
+    steps = sorted({step for curve in curves.values() for step in curve})
+    lines = []
+    for place in sorted(curves, key=place_order):
+        curve = curves[place]
+        deviation = max(abs(churn / curve[0.0] - (1 - step)) for step, churn in curve.items())
+        lines.append(((place[0],), [*(Cell(curve.get(step)) for step in steps), Cell(deviation)]))
+    return Table(
+        f"dial-{network}-along",
+        f"Churn along the {method}'s dial in percent, by toward_base; {network}, {variant_name(variant)}",
+        ("dataset",),
+        (*(f"{step:g}" for step in steps), "deviation"),
+        lines,
+        notes=["Deviation: the greatest |churn(a) / churn(0) - (1 - a)|."],
+    )
+
+
+def dial_tables(rows: list[Row]) -> Iterator[tuple[dict[str, Any], Table]]:
+    """Every table of the evidence that the rows fill: for each variant and network the numbers, wins, ratios, noise."""
+    for variant in dial_variants(rows):
+        networks: dict[str, list[Row]] = {}
+        for row in rows:
+            if all(row[name] == variant[name] for name in VARIANT):
+                networks.setdefault(row["network"], []).append(row)
+        for network, some in sorted(networks.items()):
+            table = dial_table(some, variant, network)
+            if any(cell.value is not None for _, cells in table.rows for cell in cells):
+                yield variant, table
+                yield variant, win_counts(table)
+                yield variant, win_counts(one_model(table))
+                yield variant, ratio_table(table)
+                yield variant, ratio_table(table, BEST)
+            for make in (paired_table, resampled_table, proportion_table):
+                noise = make(some, variant, network)
+                if noise.rows:
+                    yield variant, noise
+
+
+def along_the_dial(rows: Iterable[Row], variant: dict[str, Any], network: str | None = None) -> list[dict[str, Any]]:
+    """Accuracy and churn in percent of the soup along its dial, of distillation's settings and of the cold start."""
+    points = []
+    for place, settings in sorted(dial_averages(rows, variant, network).items()):
+        if not any(name == "soup" for name, _ in settings):
+            continue
+        for (name, setting), average in settings.items():
+            known = parameters(setting)
+            if name not in ("cold", "soup", "distill") or not average.trials:
+                continue
+            place_on_it = {"soup": "toward_base", "distill": "lam"}.get(name)
+            series = {"cold": "cold start", "soup": "soup"}.get(name) or f"distill, {known['start']} start"
+            points.append(
+                {
+                    "dataset": place[0],
+                    "network": place[1],
+                    "series": series,
+                    "setting": float(known[place_on_it]) if place_on_it else 0.0,
+                    "accuracy": 100 * average.accuracy,
+                    "churn": 100 * average.churn,
+                }
+            )
+    return points

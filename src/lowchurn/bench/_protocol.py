@@ -1,0 +1,312 @@
+"""The paper's protocol: draw rows, train the base, retrain it by every setting, measure on the test set."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from lowchurn._checks import check_choice, check_whole, unknown_name
+from lowchurn.bench._loading import LENGTH, VOCABULARY, Data
+from lowchurn.strategies import (
+    ALL,
+    PAPER,
+    ColdStart,
+    Constrained,
+    Dissonance,
+    FocalDistill,
+    Interpolate,
+    LocalSmoothing,
+    ServedMixture,
+    Soup,
+    Strategy,
+    TwoTeachers,
+    paper_grid,
+)
+
+NETWORKS = ("fcn", "convnet", "transformer", "resnet")
+STARTS = ("warm", "cold", "default", "both")
+# The smallest and largest values of what is counted. Rows are written with 64-bit numbers, and more trials than the
+# last limit would only be a slip of the keyboard.
+LIMITS = {
+    **dict.fromkeys(
+        ("initial", "validation", "batch", "patience", "epochs", "jobs", "block", "threads"), (1, 2**31 - 1)
+    ),
+    "seed": (0, 2**63 - 1),
+    "trials": (1, 100_000),
+}
+
+
+def check_counts(who: str, counts: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse numbers outside of :data:`LIMITS`; None is passed over.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._protocol import check_counts
+    >>> check_counts("bench run", {"trials": 0}, prefix="--")
+    Traceback (most recent call last):
+    ...
+    ValueError: bench run: --trials must be a whole number of at least 1, got 0.
+    """
+    for name, value in counts.items():
+        low, high = LIMITS[name]
+        if value is not None:
+            check_whole(who, prefix + name, value, low, high)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What a run does, apart from data set, strategies and trials; recorded with every row.
+
+    Parameters
+    ----------
+    network : str
+        Such as ``fcn-1000``, ``convnet-4``, ``transformer-1`` or ``resnet-50``.
+    initial, validation, batch : int
+        Rows drawn for the base, for early stopping and for the update.
+    scale : bool
+        Standardise the features with the training split's statistics; the paper does not.
+    patience, loss, epochs : int, str, int
+        As in :func:`lowchurn.nets.train`.
+    seed : int
+        Another seed gives other draws.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._protocol import Protocol
+    >>> Protocol(network="fcn-100").rows_needed
+    2100
+    >>> Protocol(network="fnc-100")
+    Traceback (most recent call last):
+    ...
+    ValueError: bench: network must be one of fcn, convnet, transformer, resnet and a size, ... got 'fnc-100'.
+    """
+
+    network: str = "fcn-1000"
+    initial: int = 1000
+    validation: int = 100
+    batch: int = 1000
+    scale: bool = False
+    patience: int = 5
+    loss: str = "log"
+    epochs: int = 300
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("bench", "loss", self.loss, ("log", "squared"))
+        if not re.fullmatch(rf"({'|'.join(NETWORKS)})-[1-9][0-9]{{0,17}}", self.network):
+            raise ValueError(
+                f"bench: network must be one of {', '.join(NETWORKS)} and a size, such as fcn-1000, "
+                f"got {self.network!r}."
+            )
+        names = ("initial", "validation", "batch", "patience", "epochs", "seed")
+        check_counts("bench", {name: getattr(self, name) for name in names})
+
+    @property
+    def rows_needed(self) -> int:
+        """Training rows that one trial takes."""
+        return self.initial + self.validation + self.batch
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The columns of the store that this fills."""
+        return {
+            "network": self.network,
+            "initial": self.initial,
+            "validation": self.validation,
+            "batch": self.batch,
+            "scale": self.scale,
+            "patience": self.patience,
+            "loss": self.loss,
+            "epochs_limit": self.epochs,
+            "run_seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The rows of one trial, and the seeds of its base and of its retrains."""
+
+    initial: np.ndarray
+    validation: np.ndarray
+    batch: np.ndarray
+    base_seed: int
+    seed: int
+
+    @property
+    def both(self) -> np.ndarray:
+        """What a retrain sees: the initial rows and the batch."""
+        return np.concatenate([self.initial, self.batch])
+
+
+def draw(data: Data, protocol: Protocol, trial: int) -> Draw:
+    """Rows of a trial: disjoint, and the same whenever and wherever it is run.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._loading import load
+    >>> from lowchurn.bench._protocol import Protocol, draw
+    >>> one = draw(load("wine"), Protocol(initial=30, validation=10, batch=30), trial=0)
+    >>> len(one.both), len(set(one.both) | set(one.validation))
+    (60, 70)
+    """
+    check_size(data, protocol)
+    parts = np.random.SeedSequence([zlib.crc32(data.name.encode()), trial, protocol.seed]).spawn(2)
+    order = np.random.default_rng(parts[0]).permutation(data.train)
+    cuts = np.cumsum([protocol.initial, protocol.validation, protocol.batch])
+    base_seed, seed = (int(s >> np.uint64(1)) for s in parts[1].generate_state(2, np.uint64))
+    return Draw(order[: cuts[0]], order[cuts[0] : cuts[1]], order[cuts[1] : cuts[2]], base_seed, seed)
+
+
+def check_size(data: Data, protocol: Protocol) -> None:
+    """Refuse a data set that has too few training rows for a draw."""
+    if len(data.train) < protocol.rows_needed:
+        raise ValueError(
+            f"bench: {data.name} has {len(data.train)} training rows, but a trial needs {protocol.rows_needed} "
+            f"({protocol.initial} initial + {protocol.validation} validation + {protocol.batch} batch). "
+            "Ask for smaller ones."
+        )
+
+
+def paper_settings(start: str = "warm", names: Sequence[str] = ()) -> list[Strategy]:
+    """The settings that the paper tunes over, for some or all of its strategies.
+
+    Parameters
+    ----------
+    start : {"warm", "cold", "default", "both"}
+        Where the strategies start that leave it open: mixup, label smoothing, co-distillation, anchor, distillation.
+        ``default`` is each strategy's own.
+    names : list of str
+        Strategies by name, such as ``distill``; those of the paper without it.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._protocol import paper_settings
+    >>> len(paper_settings("warm")), len(paper_settings("both"))
+    (74, 137)
+    """
+    check_choice("bench", "start", start, STARTS)
+    known = {cls.name: cls for cls in ALL}
+    for name in names:
+        if name not in known:
+            raise unknown_name("bench", "strategy", name, known)
+    found: list[Strategy] = []
+    for name, cls in known.items():
+        if name not in names if names else cls not in PAPER:
+            continue
+        found += _grids(cls, start)
+    return found
+
+
+def dial_settings(start: str = "warm", members: int = 8, students: int = 4) -> list[Strategy]:
+    """The settings past the paper, and the cold start that they are measured by.
+
+    Parameters
+    ----------
+    start : {"warm", "cold", "default", "both"}
+        Where those of the field start: focal distillation, dissonance, constrained training, local smoothing. Retrains
+        that are averaged or teach start from the base.
+    members, students : int
+        Retrains that are averaged or teach, and students that are averaged.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._protocol import dial_settings
+    >>> len(dial_settings()), len(dial_settings("both"))
+    (87, 123)
+    """
+    check_choice("bench", "start", start, STARTS)
+    return [
+        ColdStart(),
+        *paper_grid(Soup, members=members),
+        *paper_grid(Interpolate),
+        *paper_grid(TwoTeachers, members=members),
+        *paper_grid(TwoTeachers, members=members, students=students),
+        *paper_grid(ServedMixture, members=members, start="warm"),
+        *(s for cls in (FocalDistill, Dissonance, Constrained, LocalSmoothing) for s in _grids(cls, start)),
+    ]
+
+
+def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
+    """The settings of groups (``paper``, ``dial``, ``all``) and of strategies by name, each once.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._protocol import settings_of
+    >>> len(settings_of(["all"])), len(settings_of(["cold", "soup"]))
+    (160, 11)
+    """
+    paper, dial = paper_settings(start), dial_settings(start)
+    groups = {"paper": paper, "dial": dial, "all": [*paper, *dial]}
+    known = [*groups, *(cls.name for cls in ALL)]
+    found: list[Strategy] = []
+    for name in names:
+        if name not in known:
+            raise unknown_name("bench", "strategy", name, known)
+        found += groups.get(name, [s for s in groups["all"] if s.name == name])
+    return list(dict.fromkeys(found))
+
+
+def _grids(cls: type[Strategy], start: str) -> list[Strategy]:
+    """A strategy's grid at its start or starts."""
+    if "start" not in cls.__dataclass_fields__ or start == "default":
+        return paper_grid(cls)
+    starts = ("warm", "cold") if start == "both" else (start,)
+    return [strategy for one in starts for strategy in paper_grid(cls, start=one)]
+
+
+def start_of(strategy: Strategy) -> str:
+    """Where a strategy starts, in a word."""
+    return {0.0: "cold", 1.0: "warm"}.get(strategy.base_share, "between")
+
+
+def make_network(name: str, data: Data) -> Any:
+    """The paper's network of that name for this data set."""
+    return _network(name, data.name, data.X.shape[1:], data.X.dtype.kind, data.classes)
+
+
+def _network(name: str, dataset: str, shape: tuple[int, ...], kind: str, classes: int) -> Any:
+    from lowchurn.nets import networks
+
+    family, size = name.rsplit("-", 1)
+    if family == "fcn":
+        if kind != "f":
+            raise ValueError(f"bench: {name} reads numbers, but {dataset} holds words. Use a transformer.")
+        return networks.fcn(int(size), inputs=int(np.prod(shape)), classes=classes)
+    if family == "transformer":
+        if kind == "f":
+            raise ValueError(f"bench: {name} reads words, but {dataset} holds numbers.")
+        return networks.transformer(int(size), length=LENGTH, classes=classes, vocabulary=VOCABULARY)
+    if len(shape) != 3:
+        raise ValueError(f"bench: {name} reads images, but {dataset} has rows of shape {shape}.")
+    make = {"convnet": networks.convnet, "resnet": networks.resnet}[family]
+    return make(int(size), shape=shape, classes=classes)
+
+
+def count_weights(name: str, data: Data) -> int:
+    """Weights of the paper's network of that name for this data set; nothing is allocated.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._loading import load
+    >>> from lowchurn.bench._protocol import count_weights
+    >>> count_weights("fcn-1000000000", load("wine"))
+    17000000003
+    """
+    return _count_weights(name, data.name, data.X.shape[1:], data.X.dtype.kind, data.classes)
+
+
+@lru_cache(maxsize=1024)
+def _count_weights(name: str, dataset: str, shape: tuple[int, ...], kind: str, classes: int) -> int:
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return sum(p.numel() for p in _network(name, dataset, shape, kind, classes).parameters())
+    except (RuntimeError, TypeError, OverflowError):
+        raise ValueError(f"bench: network {name!r} is too large to be made. Ask for a smaller one.") from None

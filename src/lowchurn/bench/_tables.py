@@ -1,0 +1,364 @@
+"""Tables as pure functions of the store's rows.
+
+A cell is a number, "N/A" where no setting is as accurate as the cold start, "missing" where there are no rows, and
+carries the number of its trials where these are fewer than the table's.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lowchurn.bench._datasets import BY_NAME
+from lowchurn.bench._paper import PaperTable, printed
+from lowchurn.bench._store import FINISHED, Row
+from lowchurn.metrics import churn_at_cold_accuracy, standard_error
+from lowchurn.strategies import PAPER
+
+METHODS = tuple(cls.name for cls in PAPER)
+# What must be the same in all rows of a table; the rest of a key is its rows, its methods and its trials.
+VARIANT = ("scale", "patience", "loss", "epochs_limit", "run_seed")
+PLACE = ("dataset", "network", "initial", "validation", "batch")
+LABELS = ("dataset", "network", "sizes")
+# What has a meaning in Markdown and in LaTeX; names of data sets may contain anything.
+_MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|<`*["})
+_LATEX = str.maketrans(
+    {c: f"\\{c}" for c in "_%&#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
+_ORDER = {name: i for i, name in enumerate(BY_NAME)}
+
+
+@dataclass(frozen=True)
+class Average:
+    """A setting's accuracy and churn over its finished trials, with their standard errors."""
+
+    accuracy: float
+    churn: float
+    accuracy_error: float
+    churn_error: float
+    trials: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number and the least number of trials behind it; None and NaN are "missing" and "N/A"."""
+
+    value: float | None
+    trials: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """Labels, columns and cells, ready to be written in any form."""
+
+    name: str
+    caption: str
+    labels: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[tuple[str, ...], list[Cell]]]
+    trials: int = 0
+    decimals: int = 2
+    bold: Callable[[list[Cell]], set[int]] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def cell(self, cell: Cell) -> str:
+        """A cell in words."""
+        if cell.value is None:
+            return "missing"
+        shown = "N/A" if math.isnan(cell.value) else f"{cell.value:.{self.decimals}f}"
+        return f"{shown} [{cell.trials}]" if cell.trials and cell.trials < self.trials else shown
+
+    def _lines(self, mark: Callable[[str], str], escape: dict[int, str]) -> list[list[str]]:
+        lines = []
+        for labels, cells in self.rows:
+            best = self.bold(cells) if self.bold else set()
+            shown = (mark(self.cell(c)) if i in best else self.cell(c) for i, c in enumerate(cells))
+            lines.append([*(text.translate(escape) for text in labels), *shown])
+        return lines
+
+    def markdown(self) -> str:
+        """GitHub's Markdown, the best of each row in bold."""
+        head = [*self.labels, *self.columns]
+        align = ["---"] * len(self.labels) + ["--:"] * len(self.columns)
+        lines = [head, align, *self._lines(lambda text: f"**{text}**", _MARKDOWN)]
+        body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        notes = "".join(f"\n{note}\n" for note in self.notes)
+        return f"**{self.caption}**\n\n{body}\n{notes}"
+
+    def latex(self) -> str:
+        """A LaTeX table of the booktabs kind."""
+        lines = self._lines(lambda text: rf"\textbf{{{text}}}", _LATEX)
+        body = " \\\\\n".join(" & ".join(line) for line in lines)
+        head = " & ".join(text.translate(_LATEX) for text in (*self.labels, *self.columns))
+        form = "l" * len(self.labels) + "r" * len(self.columns)
+        caption = " ".join([self.caption, *self.notes]).translate(_LATEX)
+        return (
+            f"\\begin{{table}}\n\\centering\n\\begin{{tabular}}{{{form}}}\n\\toprule\n{head} \\\\\n\\midrule\n"
+            f"{body} \\\\\n\\bottomrule\n\\end{{tabular}}\n\\caption{{{caption}}}\n\\end{{table}}\n"
+        )
+
+    def csv(self) -> str:
+        """Plain numbers in full; empty is N/A, "missing" is missing; the trials of each cell beside it."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*self.labels, *(name for column in self.columns for name in (column, f"{column} trials"))])
+        for labels, cells in self.rows:
+            writer.writerow([*labels, *(value for cell in cells for value in _csv_cell(cell))])
+        return text.getvalue()
+
+
+def _csv_cell(cell: Cell) -> tuple[str, int]:
+    if cell.value is None:
+        return "missing", cell.trials
+    return "" if math.isnan(cell.value) else repr(cell.value), cell.trials
+
+
+Averages = dict[tuple, dict[tuple[str, str], Average]]
+
+
+def variants(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Every combination of scale, patience, loss, epochs, seed and start that the rows hold."""
+    found: dict[tuple, set[str]] = {}
+    for row in rows:
+        starts = found.setdefault(tuple(row[name] for name in VARIANT), set())
+        if "start=" in row["setting"]:
+            starts.add(row["start"])
+    return [
+        dict(zip(VARIANT, values, strict=True)) | {"start": start}
+        for values, starts in sorted(found.items())
+        for start in sorted(starts, reverse=True) or ["warm"]
+    ]
+
+
+def variant_name(variant: dict[str, Any]) -> str:
+    """A variant in a few words, such as ``raw-warm``; what is not the paper's is said."""
+    usual = {"patience": 5, "loss": "log", "epochs_limit": 300, "run_seed": 0}
+    words = ["scaled" if variant["scale"] else "raw", variant["start"]]
+    words += [
+        f"{name.replace('_limit', '').replace('run_', '')}{variant[name]}"
+        for name in usual
+        if variant[name] != usual[name]
+    ]
+    return "-".join(words)
+
+
+def choose(rows: Iterable[Row], variant: dict[str, Any]) -> list[Row]:
+    """The rows of one variant; strategies without a choice of start belong to every start.
+
+    They alone make no row of a table, though: a data set and network that ran from other starts only is left out.
+    """
+    starts: dict[tuple, set[str]] = {}
+    some = []
+    for row in rows:
+        if any(row[name] != variant[name] for name in VARIANT):
+            continue
+        chooses = "start=" in row["setting"]
+        if chooses:
+            starts.setdefault(_place(row), set()).add(row["start"])
+        if not chooses or row["start"] == variant["start"]:
+            some.append(row)
+    return [row for row in some if variant["start"] in starts.get(_place(row), {variant["start"]})]
+
+
+def _place(row: Row) -> tuple:
+    return tuple(row[name] for name in PLACE)
+
+
+def place_order(place: tuple) -> tuple:
+    """Sorts data sets as the paper does, others after them by name, and networks by size."""
+    dataset, network, *sizes = place
+    kind, _, size = network.rpartition("-")
+    return (_ORDER.get(dataset, len(_ORDER)), dataset, kind, int(size), *sizes)
+
+
+def averaged(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Averages:
+    """The averages of a variant's rows; averages that are made already stay what they are."""
+    return rows if isinstance(rows, dict) else averages(choose(rows, variant))
+
+
+def averages(rows: Iterable[Row]) -> Averages:
+    """(data set, network, sizes) -> (strategy, setting) -> its average over trials."""
+    groups: dict[tuple, dict[tuple[str, str], list[Row]]] = {}
+    for row in rows:
+        groups.setdefault(_place(row), {}).setdefault((row["strategy"], row["setting"]), []).append(row)
+    return {
+        place: {setting: _average(some) for setting, some in settings.items()} for place, settings in groups.items()
+    }
+
+
+def _average(rows: list[Row]) -> Average:
+    good = [row for row in rows if row["status"] == FINISHED]
+    failed = len(rows) - len(good)
+    if not good:
+        return Average(math.nan, math.nan, math.nan, math.nan, 0, failed)
+    accuracy, churn = ([row[name] for row in good] for name in ("accuracy", "churn"))
+    return Average(
+        float(np.mean(accuracy)),
+        float(np.mean(churn)),
+        standard_error(accuracy),
+        standard_error(churn),
+        len(good),
+        failed,
+    )
+
+
+def at_cold_accuracy(settings: dict[tuple[str, str], Average], method: str) -> Cell:
+    """Churn at cold accuracy of one method, in percent."""
+    there = [
+        {"method": name, "setting": setting, "accuracy": a.accuracy, "churn": a.churn}
+        for (name, setting), a in settings.items()
+        if a.trials
+    ]
+    if not {"cold", method} <= {row["method"] for row in there}:
+        return Cell(None)
+    trials = min(a.trials for (name, _), a in settings.items() if name in ("cold", method))
+    return Cell(100 * churn_at_cold_accuracy(there, method), trials)
+
+
+def cold_accuracy_table(
+    rows: Iterable[Row] | Averages,
+    variant: dict[str, Any],
+    table: PaperTable | None = None,
+    methods: Sequence[str] = METHODS,
+) -> Table:
+    """Churn at cold accuracy in percent, for one table of the paper or for all that is in the rows.
+
+    Examples
+    --------
+    >>> from lowchurn.bench._tables import cold_accuracy_table, variants
+    >>> common = dict(network="fcn-10", initial=10, validation=5, batch=10, scale=False, patience=5, loss="log")
+    >>> common |= dict(epochs_limit=300, run_seed=0, dataset="wine", trial=0, status="finished", start="warm")
+    >>> rows = [
+    ...     common | dict(strategy="cold", setting="", accuracy=0.9, churn=0.1),
+    ...     common | dict(strategy="distill", setting="lam=0.5, start=warm", accuracy=0.9, churn=0.04),
+    ... ]
+    >>> print(cold_accuracy_table(rows, variants(rows)[0], methods=("cold", "warm", "distill")).markdown())
+    **All results under churn at cold accuracy metric, in percent; raw-warm**
+    <BLANKLINE>
+    | dataset | network | sizes | cold | warm | distill |
+    | --- | --- | --- | --: | --: | --: |
+    | wine | fcn-10 | 10/5/10 | 10.00 | missing | **4.00** |
+    <BLANKLINE>
+    """
+    found = averaged(rows, variant)
+    lines: list[tuple[tuple[str, ...], list[Cell]]] = []
+    failed, short = 0, False
+    width = 3 if table is None else 1 + (len(table.networks) > 1)
+    most = max((a.trials for settings in found.values() for a in settings.values()), default=0)
+    for place in _places(found, table):
+        settings = found.get(place, {})
+        cells = [at_cold_accuracy(settings, method) for method in methods]
+        failed += sum(a.failed for (name, _), a in settings.items() if name in methods)
+        short |= any(cell.trials and cell.trials < most for cell in cells)
+        lines.append((_labels(place)[:width], cells))
+    labels = LABELS[:width]
+    caption = table.caption if table else "All results under churn at cold accuracy metric"
+    notes = []
+    if failed:
+        notes.append(f"{failed} failed models are left out.")
+    if short:
+        notes.append(f"A number in brackets is that of its trials, where it is below {most}.")
+    name = table.name if table else "all"
+    caption = f"{caption}, in percent; {variant_name(variant)}"
+    return Table(name, caption, labels, tuple(methods), lines, most, bold=_least, notes=notes)
+
+
+def _labels(place: tuple) -> tuple[str, ...]:
+    return place[0], place[1], "/".join(map(str, place[2:]))
+
+
+def _places(found: dict[tuple, Any], table: PaperTable | None) -> list[tuple]:
+    if table is None:
+        return sorted(found, key=place_order)
+    validation = 1000 if table.initial >= 10000 else 100
+    places = [(d, n, table.initial, validation, 1000) for d in table.datasets for n in table.networks]
+    # A data set or network of which nothing was run is left out; one of which something was run is shown.
+    ran = {place[:2] for place in places if place in found}
+    return [p for p in places if p[0] in {d for d, _ in ran} and p[1] in {n for _, n in ran}]
+
+
+def _least(cells: list[Cell]) -> set[int]:
+    """The best cells of a row, as the reader sees them: ties in the second decimal are ties."""
+    values = {i: round(c.value, 2) for i, c in enumerate(cells) if c.value is not None and not math.isnan(c.value)}
+    return {i for i, value in values.items() if value == min(values.values())} if len(values) > 1 else set()
+
+
+def error_bands(rows: Iterable[Row] | Averages, variant: dict[str, Any], table: PaperTable | None = None) -> Table:
+    """Standard errors of error and churn in percent, averaged over all settings of all methods."""
+    found = averaged(rows, variant)
+    lines = []
+    width = 3 if table is None else 2
+    for place in _places(found, table):
+        some = [a for a in found.get(place, {}).values() if a.trials > 1]
+        trials = min((a.trials for a in some), default=0)
+        cells = [
+            Cell(100 * float(np.mean([getattr(a, name) for a in some])) if some else None, trials)
+            for name in ("accuracy_error", "churn_error")
+        ]
+        lines.append((_labels(place)[:width], cells))
+    caption = f"{table.caption if table else 'All results'}: mean standard errors in percent; {variant_name(variant)}"
+    name = f"{table.name if table else 'all'}-errors"
+    return Table(name, caption, LABELS[:width], ("error", "churn"), lines, decimals=3)
+
+
+def win_counts(table: Table, paper: PaperTable | None = None) -> Table:
+    """How often each method has the least churn, in percent of the rows; ties count for each."""
+    scored = [_least(cells) for _, cells in table.rows if _least(cells)]
+    cells = [
+        Cell(100 * sum(i in best for best in scored) / len(scored) if scored else None, len(scored))
+        for i in range(len(table.columns))
+    ]
+    notes = [f"{len(scored)} of {len(table.rows)} rows can be compared."]
+    few = sum(bool(_least(cells)) and any(0 < cell.trials < table.trials for cell in cells) for _, cells in table.rows)
+    if few:
+        notes.append(f"{few} of them from fewer than {table.trials} trials.")
+    if paper is not None and paper.distill_best is not None:
+        notes.append(f"The paper: distillation is best in {paper.distill_best:g} %.")
+    caption = f"Share of rows, in percent, in which a method is best: {table.caption}"
+    return Table(f"{table.name}-wins", caption, ("",), table.columns, [(("best",), cells)], decimals=1, notes=notes)
+
+
+def beside_the_paper(table: Table) -> Table | None:
+    """Our numbers and the paper's, where it prints them: ``ours / the paper's``."""
+    numbers = printed().get(table.name)
+    if numbers is None:
+        return None
+    lines = []
+    for labels, cells in table.rows:
+        theirs = numbers.get(labels[0])
+        if theirs is not None:
+            pairs = zip(table.columns, cells, strict=True)
+            lines.append((labels, [c for name, cell in pairs for c in (cell, Cell(theirs[name]))]))
+    columns = tuple(c for name in table.columns for c in (name, f"{name}, paper"))
+    caption = f"Beside the paper's numbers: {table.caption}"
+    return Table(f"{table.name}-paper", caption, table.labels, columns, lines, table.trials, notes=table.notes)
+
+
+def ablation_table(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Table:
+    """Churn at cold accuracy as the true label replaces the distilled one on more of the base's wrong rows."""
+    found = averaged(rows, variant)
+    lines: list[tuple[tuple[str, ...], list[Cell]]] = []
+    by_share: dict[tuple, dict[float, dict[tuple[str, str], Average]]] = {}
+    for place, settings in found.items():
+        for (name, setting), average in settings.items():
+            if name == "anchor-to-distill":
+                share = float(dict(part.split("=") for part in setting.split(", "))["share"])
+                by_share.setdefault(place, {}).setdefault(share, {})[name, setting] = average
+    columns = sorted({share for shares in by_share.values() for share in shares})
+    for place in sorted(by_share, key=place_order):
+        cold = {key: a for key, a in found[place].items() if key[0] == "cold"}
+        cells = [at_cold_accuracy(by_share[place].get(s, {}) | cold, "anchor-to-distill") for s in columns]
+        lines.append((_labels(place)[:2], cells))
+    caption = (
+        "From distillation (0) to the anchor method (1): churn at cold accuracy in percent by the share of the base's "
+        f"wrong rows that get the true label; {variant_name(variant)}"
+    )
+    return Table("ablation", caption, ("dataset", "network"), tuple(f"{s:g}" for s in columns), lines)

@@ -1,0 +1,215 @@
+"""``lowchurn bench`` and ``lowchurn data``: parse and call."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lowchurn._exits import tell
+from lowchurn._terminal import printable
+
+bench_app = typer.Typer(help="Run the paper's experiments; make their tables and figures.", no_args_is_help=True)
+data_app = typer.Typer(help="The data sets of the experiments.", no_args_is_help=True)
+
+StoreOption = Annotated[Path, typer.Option("--store", help="Folder of results.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", envvar="LOWCHURN_DATA", help="Folder of data sets, or a prepared file.")
+]
+OutOption = Annotated[Path, typer.Option("--out", help="Folder for what is made.")]
+STORE = Path("bench-store")
+
+
+def _say(value: object) -> None:
+    """Print a line with values from files and names: no markup, control characters as escapes."""
+    Console().print(Text(printable(value)), soft_wrap=True)
+
+
+@bench_app.command("run")
+def run_command(
+    datasets: Annotated[
+        list[str], typer.Argument(help="Data sets or groups: openml, mnist-variants, celeba, built-in, ...")
+    ],
+    store: StoreOption = STORE,
+    data: DataOption = None,
+    network: Annotated[list[str] | None, typer.Option(help="Such as fcn-1000; may be given often.")] = None,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strategy", "--strategies", help="Such as distill, or paper, dial, all; the paper's without it."
+        ),
+    ] = None,
+    start: Annotated[str, typer.Option(help="Where strategies start: warm, cold, both or default.")] = "warm",
+    ablation: Annotated[bool, typer.Option("--ablation", help="The steps from distillation to anchor.")] = False,
+    trials: Annotated[int, typer.Option(help="Trials of each setting.")] = 100,
+    initial: Annotated[list[int] | None, typer.Option(help="Rows of the base; may be given often.")] = None,
+    validation: Annotated[int | None, typer.Option(help="Rows to stop on: 100, or 1000 from 10000.")] = None,
+    batch: Annotated[int, typer.Option(help="Rows of the update.")] = 1000,
+    scale: Annotated[bool, typer.Option("--scale", help="Standardise the features.")] = False,
+    patience: Annotated[int, typer.Option(help="Epochs without improvement before a model stops.")] = 5,
+    loss: Annotated[str, typer.Option(help="log or squared.")] = "log",
+    epochs: Annotated[int, typer.Option(help="At most so many.")] = 300,
+    seed: Annotated[int, typer.Option(help="Another one gives other draws.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    jobs: Annotated[int | None, typer.Option(help="Blocks at a time.")] = None,
+    block: Annotated[int | None, typer.Option(help="Trials trained together: what a kill may cost.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed models again.")] = False,
+) -> None:
+    """Train and measure what the store does not hold yet; the same command goes on where it was stopped.
+
+    Exit code 1: none of the models that were asked for is finished.
+    """
+    from lowchurn.bench._ablation import ablation_settings
+    from lowchurn.bench._loading import expand
+    from lowchurn.bench._protocol import Protocol, check_counts, settings_of
+    from lowchurn.bench._run import outcome, run
+    from lowchurn.bench._store import Store
+
+    counted = {"trials": trials, "validation": validation, "batch": batch, "patience": patience, "epochs": epochs}
+    check_counts("bench run", counted | {"seed": seed, "jobs": jobs, "block": block}, prefix="--")
+    sizes = initial or [1000]
+    for size in sizes:
+        check_counts("bench run", {"initial": size}, prefix="--")
+    protocols = [
+        Protocol(
+            network=name,
+            initial=size,
+            validation=(1000 if size >= 10000 else 100) if validation is None else validation,
+            batch=batch,
+            scale=scale,
+            patience=patience,
+            loss=loss,
+            epochs=epochs,
+            seed=seed,
+        )
+        for name in network or ["fcn-1000"]
+        for size in sizes
+    ]
+    settings = ablation_settings(start) if ablation else settings_of(strategy or ["paper"], start)
+    place, names = Store(store), expand(datasets)
+    counts = run(
+        place,
+        names,
+        protocols,
+        settings,
+        trials,
+        data=data,
+        device=device,
+        dtype=dtype,
+        jobs=jobs,
+        block=block,
+        retry_failed=retry_failed,
+        tell=_say,
+    )
+    _say(f"{counts['new']} new rows, {counts['failed']} failed, {counts['there']} were there.")
+    found = outcome(place, names, protocols, settings, trials)
+    if found.failed and not found.finished:
+        tell("error", f"bench run: none of {found.failed} rows is finished; the first {found.reason}", "bold red")
+        raise typer.Exit(1)
+    if found.failed:
+        of_all = f"{found.failed} of {found.failed + found.finished} rows failed"
+        tell("warning", f"bench run: {of_all}; the first {found.reason}", "yellow")
+
+
+@bench_app.command("status")
+def status_command(store: StoreOption = STORE) -> None:
+    """Show what the store contains."""
+    from lowchurn.bench._run import summary
+    from lowchurn.bench._store import Store
+
+    if not store.exists():
+        raise ValueError(f"bench status: there is no store {store}. Make one with `lowchurn bench run`.")
+    lines = summary(Store(store))
+    if not lines:
+        _say(f"{store} contains no rows.")
+        return
+    table = Table()
+    for heading in lines[0]:
+        table.add_column(heading)
+    for line in lines:
+        table.add_row(*(Text(printable(value)) for value in line.values()))
+    Console(width=200, soft_wrap=True).print(table)
+
+
+@bench_app.command("tables")
+def tables_command(store: StoreOption = STORE, out: OutOption = Path("bench-tables")) -> None:
+    """Write every table that the store fills, as Markdown, CSV and LaTeX."""
+    from lowchurn.bench._report import write_tables
+    from lowchurn.bench._store import Store
+
+    for path in write_tables(Store(store), out):
+        _say(path)
+
+
+@bench_app.command("report")
+def report_command(store: StoreOption = STORE, out: OutOption = Path("bench-report")) -> None:
+    """Make one page of all tables and figures."""
+    from lowchurn.bench._report import write_report
+    from lowchurn.bench._store import Store
+
+    _say(write_report(Store(store), out))
+
+
+@bench_app.command("import")
+def import_command(
+    sources: Annotated[list[Path], typer.Argument(help="Other stores: folders or tar files.")],
+    store: StoreOption = STORE,
+) -> None:
+    """Add the rows of other stores, such as one from a GPU machine."""
+    from lowchurn.bench._run import copy_rows, opened_store
+    from lowchurn.bench._store import Store
+
+    with ExitStack() as opened:
+        others = [opened.enter_context(opened_store(source)) for source in sources]
+        for other in others:
+            other.rows()  # one that cannot be read is refused before anything is written
+        for source, other in zip(sources, others, strict=True):
+            _say(f"{source}: {copy_rows(other, Store(store))} new rows")
+
+
+@bench_app.command("prepare")
+def prepare_command(
+    path: Annotated[Path, typer.Argument(help="File to write (.npz).")],
+    datasets: Annotated[list[str] | None, typer.Argument(help="Data sets or groups; openml without it.")] = None,
+    data: DataOption = None,
+) -> None:
+    """Pack data sets into one file that needs nothing but numpy to read."""
+    from lowchurn.bench._loading import prepare
+
+    _say(f"{path}: {prepare(path, datasets or ['openml'], data) / 1e6:.1f} MB")
+
+
+@data_app.command("list")
+def list_command(data: DataOption = None) -> None:
+    """List the data sets, and which of them are here."""
+    from lowchurn.bench._datasets import DATASETS
+    from lowchurn.bench._loading import available
+
+    here = available(data)
+    lines = [(spec.name, spec.group, spec.source, here.get(spec.name, "-")) for spec in DATASETS]
+    lines += [(name, "own", "-", here[name]) for name in sorted(set(here) - {spec.name for spec in DATASETS})]
+    lines = [("data set", "group", "source", "here"), *lines]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        _say("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+@data_app.command("fetch")
+def fetch_command(
+    names: Annotated[list[str], typer.Argument(help="Data sets or groups.")],
+    data: Annotated[Path, typer.Option("--data", envvar="LOWCHURN_DATA", help="Folder to put them into.")],
+    again: Annotated[bool, typer.Option("--again", help="Also what is there already.")] = False,
+) -> None:
+    """Get data sets from the internet."""
+    from lowchurn.bench._fetch import fetch
+    from lowchurn.bench._loading import expand
+
+    for name in expand(names):
+        path = fetch(name, data, again=again)
+        _say(f"{name}: {path or 'comes with scikit-learn'}")

@@ -1,0 +1,222 @@
+"""What was measured and what was chosen, as plain records that print well."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import beta
+
+from lowchurn.estimator._split import effective_rows
+
+NAN = math.nan
+NO_INTERVAL = (math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One row of the frontier: how a model came about and what it does on rows held out for choosing.
+
+    Attributes
+    ----------
+    strategy, setting : str
+        How it was trained.
+    risk : float
+        Mean score (log-loss by default).
+    accuracy, churn, broken : float
+        Shares of rows: decided rightly; decided differently from the base (mean divergence for soft churn);
+        right in the base and wrong here.
+    accuracy_interval, churn_interval, broken_interval, fixed_interval : (float, float)
+        95 % intervals.
+    status : {"trained", "kept", "failed", "skipped"}
+        Skipped: the learner cannot do it. Kept: the base itself.
+    reason : str
+        Why it failed or was skipped.
+    seconds : float
+        Time of its training, NaN where several were trained together.
+    fixed : float
+        Share of rows wrong in the base and right here.
+    dial : float
+        Where it stands between the new model (0) and the base (1); NaN for candidates that are not on a dial.
+    rows : float
+        Held-out rows that it was measured on; with unequal weights Kish's effective number of them.
+
+    Examples
+    --------
+    >>> from lowchurn.estimator import Candidate
+    >>> Candidate("warm", "", status="skipped", reason="no such start").churn
+    nan
+    """
+
+    strategy: str
+    setting: str
+    risk: float = NAN
+    accuracy: float = NAN
+    churn: float = NAN
+    broken: float = NAN
+    accuracy_interval: tuple[float, float] = NO_INTERVAL
+    churn_interval: tuple[float, float] = NO_INTERVAL
+    status: str = "trained"
+    reason: str = ""
+    seconds: float = NAN
+    fixed: float = NAN
+    dial: float = NAN
+    broken_interval: tuple[float, float] = NO_INTERVAL
+    fixed_interval: tuple[float, float] = NO_INTERVAL
+    rows: float = NAN
+
+    @property
+    def name(self) -> str:
+        return f"{self.strategy}({self.setting})" if self.setting else self.strategy
+
+
+class Frontier(list[Candidate]):
+    """The candidates as a list that prints as a table; ``to_pandas`` and ``records`` for other uses.
+
+    Examples
+    --------
+    >>> from lowchurn.estimator import Candidate, Frontier
+    >>> Frontier([Candidate("cold", "", risk=0.31, accuracy=0.9, churn=0.08, broken=0.03)])
+    strategy  setting  risk    accuracy  churn   broken  status   reason
+    cold               0.3100  90.0%     0.0800  3.0%    trained
+    """
+
+    def records(self) -> list[dict[str, Any]]:
+        """One dict a candidate."""
+        return [dataclasses.asdict(candidate) for candidate in self]
+
+    def to_pandas(self) -> Any:
+        """A data frame; needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(self.records(), columns=[f.name for f in dataclasses.fields(Candidate)])
+
+    def plot(
+        self,
+        path: str | Path | None = None,
+        *,
+        selection: Selection | None = None,
+        max_churn: float | None = None,
+        churn: str = "hard",
+    ) -> Any:
+        """Accuracy against churn with intervals: dials as curves, other candidates as points. Needs altair.
+
+        Parameters
+        ----------
+        path : path, optional
+            Where to write it as well: ``.svg``, ``.png`` or ``.html`` (one page that loads nothing).
+        selection : Selection, optional
+            What is served, to mark it: ``model.selection_``.
+        max_churn : float, optional
+            The budget, as a line.
+        churn : {"hard", "soft"}
+            Show churn as a share of decisions, or as a plain number.
+
+        Returns
+        -------
+        altair.LayerChart
+            It shows itself in a notebook.
+
+        Examples
+        --------
+        >>> from lowchurn.estimator import Candidate, Frontier
+        >>> frontier = Frontier([Candidate("cold", "", accuracy=0.9, churn=0.08)])
+        >>> frontier += [Candidate("soup", f"toward_base={a}", accuracy=0.9 - a / 50, churn=0.05 * (1 - a), dial=a)
+        ...              for a in (0.0, 0.5, 1.0)]
+        >>> chart = frontier.plot(max_churn=0.03)
+        >>> chart.to_dict()["title"]["text"]
+        'Accuracy against churn'
+        >>> Frontier().plot()
+        Traceback (most recent call last):
+        ...
+        ValueError: Frontier.plot: there must be a candidate with a measured accuracy and churn, got 0 without...
+        """
+        from lowchurn.estimator._plot import plot_frontier
+
+        return plot_frontier(self, path, None if selection is None else selection.served, max_churn, churn)
+
+    def __repr__(self) -> str:
+        head = ["strategy", "setting", "risk", "accuracy", "churn", "broken", "status", "reason"]
+        rows = [head]
+        for c in self:
+            numbers = [f"{c.risk:.4f}", f"{c.accuracy:.1%}", f"{c.churn:.4f}", f"{c.broken:.1%}"]
+            shown = ["-" if "nan" in text else text for text in numbers]
+            rows.append([c.strategy, c.setting, *shown, c.status, c.reason])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(t.ljust(w) for t, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is served, and why.
+
+    Attributes
+    ----------
+    served : dict of str to float
+        Names of the served candidates and their weights; one name for ``select="single"``.
+    rule : str
+        The rule in words.
+    feasible : bool
+        Whether the rule could be kept on the held-out rows.
+    risk, accuracy, churn, broken : float
+        Of what is served, on the rows held out for choosing.
+    trainings : int
+        Models trained in all, the plain retrain among them.
+    rows : dict
+        How many rows were used to train, choose and certify.
+    notes : tuple of str
+        What else to know: that the base is served unchanged and why, what failed, how many rounds were trained.
+
+    Examples
+    --------
+    >>> from lowchurn.estimator import Selection
+    >>> print(Selection({"distill(lam=0.4)": 1.0}, "most accurate within churn 0.02", True, 0.3, 0.9, 0.018, 0.004,
+    ...                 trainings=3, rows={"train": 800, "choose": 200, "certify": 0}))
+    distill(lam=0.4): most accurate within churn 0.02. Accuracy 90.0%, churn 0.018, broken 0.4% on 200 held-out rows;
+    3 trainings.
+    """
+
+    served: dict[str, float]
+    rule: str
+    feasible: bool
+    risk: float
+    accuracy: float
+    churn: float
+    broken: float
+    trainings: int
+    rows: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", tuple(self.notes))  # a list where it was read from a file
+
+    def __str__(self) -> str:
+        parts = [name if weight == 1 else f"{weight:.3g} {name}" for name, weight in self.served.items()]
+        measured = ""
+        if not math.isnan(self.churn):
+            measured = (
+                f" Accuracy {self.accuracy:.1%}, churn {self.churn:.3g}, broken {self.broken:.1%} "
+                f"on {self.rows['choose']} held-out rows;"
+            )
+        many = "training" if self.trainings == 1 else "trainings"
+        return " ".join([f"{' + '.join(parts)}: {self.rule}.{measured} {self.trainings} {many}.", *self.notes])
+
+
+def share_interval(share: float, weights: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a share; with unequal weights at Kish's effective number of rows."""
+    n = effective_rows(weights)
+    hits, tail = share * n, (1 - level) / 2
+    low = float(beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
+    high = float(beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
+    return low, high
+
+
+def mean_interval(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Mean plus and minus 1.96 standard errors, for values that are not shares."""
+    mean = float(np.average(values, weights=weights))
+    error = math.sqrt(float((weights**2 * (values - mean) ** 2).sum())) / float(weights.sum())
+    return max(mean - 1.96 * error, 0.0), mean + 1.96 * error

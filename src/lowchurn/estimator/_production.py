@@ -1,0 +1,478 @@
+"""The base: the model in production, in any form that gives probabilities, aligned with the new classes by name.
+
+What the base answers in production is what we measure against, so the object itself is asked, always: its ``predict``
+decides, its ``predict_proba`` gives probabilities. A native form is for saving and for starting training only.
+
+Classes that the base never saw get probability 0. Classes that are gone are left out and the rest of the row is scaled
+up to sum to one (evenly spread where nothing is left); a decision for such a class counts as changed, whatever the new
+model says. Hard labels become rows of zeros and a one.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline
+
+from lowchurn._checks import ROUNDING, as_floats, as_labels, check_weightlike, clip_rounding, to_numpy
+from lowchurn._reading import one_line
+from lowchurn.estimator._labels import GONE, WHO, codes, positions
+from lowchurn.learners import ALL, NATIVE_ENDINGS, native_model
+from lowchurn.learners._learner import extra_missing
+from lowchurn.learners._torch import is_network
+
+WRAPPERS = ("FrozenEstimator", "FixedThresholdClassifier", "TunedThresholdClassifierCV")
+
+
+class Base:
+    """A base that can be asked about any rows, and so be served itself."""
+
+    servable = True
+
+    def __init__(self, model: Any, classes: np.ndarray, names: Any = None) -> None:
+        self.model = model
+        self.classes = classes
+        self.names = names  # of its columns of probabilities, where the model does not name them
+
+    @functools.cached_property
+    def served(self) -> Any:
+        """The form in which the base is saved; it is never asked here."""
+        return as_served(self.model)
+
+    def proba(self, X: Any) -> np.ndarray:
+        """Aligned probabilities, shape (n, m)."""
+        return align(*self._ask(X), self.classes)
+
+    def decisions(self, X: Any) -> np.ndarray:
+        """What the base decides, as indices of the new classes; -1 for a class that is gone."""
+        if callable_only(self.model):
+            given = self._call(self.model, X)
+        else:
+            given = self._call(self.model.predict if hasattr(self.model, "predict") else self.model.predict_proba, X)
+        return read_decisions("the base", given, self._names, self.classes)
+
+    def _ask(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        model = self.model
+        if callable_only(model):
+            given = self._call(model, X)
+        else:
+            given = self._call(model.predict_proba if hasattr(model, "predict_proba") else model.predict, X)
+        own_labels = hasattr(model, "predict") and hasattr(model, "predict_proba") and not hasattr(given, "columns")
+        return read_probabilities("the base", given, self._names, self.classes, any_sum=own_labels)
+
+    @property
+    def _names(self) -> Any:
+        return getattr(self.model, "classes_", self.names)
+
+    @property
+    def known_classes(self) -> np.ndarray:
+        """Which of the classes the base can decide for, as a mask; all where it does not name its own."""
+        names = self.classes if self._names is None else self._names
+        return np.isin(np.arange(len(self.classes)), positions(names, self.classes))
+
+    def _call(self, ask: Any, X: Any) -> Any:
+        try:
+            given = ask(own_features(self.model, X))
+        except NotFittedError as error:
+            raise ValueError(
+                f"{WHO}: the base must be fitted, and it is not ({one_line(error)}). Fit it first."
+            ) from error
+        except Exception as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(
+                f"{WHO}: the base cannot predict these rows ({type(error).__name__}: {one_line(error)}). "
+                "It must be fitted, and on the same features."
+            ) from error
+        if not hasattr(given, "shape") and not isinstance(given, Sequence | np.ndarray):
+            raise ValueError(
+                f"{WHO}: the base must give labels or probabilities as an array, a list or a data frame, got "
+                f"{type(given).__name__}."
+            )
+        rows, answers = row_count(X), row_count(given)
+        if rows != answers:
+            raise ValueError(f"{WHO}: the base must answer every row, got {answers} answers for {rows} rows.")
+        return given
+
+
+class Behind:
+    """A fitted model behind fitted preprocessing, in the form that is saved."""
+
+    def __init__(self, preprocessing: Any, model: Any, features: Any = None) -> None:
+        self.preprocessing = preprocessing
+        self.model = model
+        if features is not None:
+            self.feature_names_in_ = np.asarray(features, dtype=object)
+
+    @property
+    def classes_(self) -> np.ndarray:
+        return np.asarray(self.model.classes_)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        rows = X if self.preprocessing is None else self.preprocessing.transform(X)
+        return np.asarray(self.model.predict_proba(rows))
+
+    def predict(self, X: Any) -> np.ndarray:
+        rows = X if self.preprocessing is None else self.preprocessing.transform(X)
+        return np.asarray(self.model.predict(rows)).ravel()
+
+
+def as_served(model: Any) -> Any:
+    """A base in the form in which it can be saved without a pickle, so that a loaded one gives the same bits."""
+    if callable_only(model) or isinstance(model, Behind):
+        return model
+    preprocessing, inner = inner_model(model)
+    features = getattr(model, "feature_names_in_", None)
+    if hasattr(model, "_served"):  # a LowChurnClassifier
+        return model if inner is None else Behind(preprocessing, inner, features)
+    for learner in ALL:
+        try:
+            native = learner.as_served(inner)
+        except Exception:  # unfitted, or with an objective of its own: the base answers for itself
+            native = None
+        if native is not None:
+            return Behind(preprocessing, native, features)
+    return model
+
+
+class GivenBase:
+    """A base known only by its probabilities of the rows at hand; it cannot be served."""
+
+    servable = False
+    model = None
+
+    def __init__(self, given: Any, given_classes: Any, ids: Any, n: int, classes: np.ndarray) -> None:
+        if ids is not None or isinstance(given, Mapping):
+            given, given_classes = look_up(given, given_classes, ids, n)
+        decided = read_decisions("base_proba", given, given_classes, classes)
+        table, labels = read_probabilities("base_proba", given, given_classes, classes)
+        if len(table) != n:
+            raise ValueError(
+                f"{WHO}: base_proba must have one row for each of {n} rows of X, got {len(table)}. "
+                "Give a table keyed by id, and ids=, where the rows differ."
+            )
+        self._proba = align(table, labels, classes)
+        self._decisions = decided
+        seen = decided if only_labels(given) else positions(labels, classes)
+        self.known_classes = np.isin(np.arange(len(classes)), seen)
+
+    def proba(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(self._proba[rows])
+
+    def decisions(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(self._decisions[rows])
+
+
+def callable_only(model: Any) -> bool:
+    """A plain function rather than an estimator."""
+    return callable(model) and not hasattr(model, "predict")
+
+
+def find_base(base: Any, trusted: Any = (), classes: Any = None) -> Any:
+    """The model behind ``base``: a path is read, everything else is handed back.
+
+    ``classes`` are the labels in the order of the outputs of a native file that contains none.
+    """
+    if not isinstance(base, str | Path):
+        if is_network(base):
+            raise ValueError(
+                f"{WHO}: base must be a fitted classifier, got a torch module, which does not say its classes. "
+                "Wrap it: NetworkClassifier.wrap(module, classes, features)."
+            )
+        if not _answers(base):
+            raise ValueError(
+                f"{WHO}: base must be a fitted classifier, a function that gives probabilities or a path, "
+                f"got {type(base).__name__}. Hand probabilities to fit as base_proba."
+            )
+        return base
+    path = Path(base)
+    if not path.is_file():
+        raise ValueError(f"{WHO}: base must be a file that is there, got {str(path)!r}.")
+    if path.suffix.lower() == ".onnx":
+        return OnnxModel(path)
+    if path.suffix.lower() in NATIVE_ENDINGS:
+        return native_model(path, classes)
+    from lowchurn.estimator._saving import load
+
+    model = load(path, trusted=trusted)
+    if not _answers(model):
+        raise ValueError(
+            f"{WHO}: base must be the file of a fitted classifier, and {str(path)!r} contains a "
+            f"{type(model).__name__}. Save the model itself, with its preprocessing in a Pipeline."
+        )
+    return model
+
+
+def _answers(model: Any) -> bool:
+    return hasattr(model, "predict_proba") or hasattr(model, "predict") or callable(model)
+
+
+def unwrap(base: Any) -> Any:
+    """The model inside wrappers that do not change its probabilities: frozen ones, and thresholds on decisions."""
+    while type(base).__name__ in WRAPPERS:
+        base = getattr(base, "estimator_", base.estimator)
+    return base
+
+
+def inner_model(base: Any) -> tuple[Any, Any]:
+    """Fitted preprocessing (or None) and fitted model inside a base, for starts from its weights."""
+    base = unwrap(base)
+    if hasattr(base, "_served"):  # a LowChurnClassifier, which serves one model or a mixture
+        single = base._single
+        return (None, None) if single is None else (single.preprocessing, single.model)
+    if isinstance(base, Behind):
+        return base.preprocessing, base.model
+    if isinstance(base, Pipeline):
+        return (base[:-1] if len(base) > 1 else None), base[-1]
+    return None, (base if hasattr(base, "fit") or hasattr(base, "predict_proba") else None)
+
+
+def start_of(base: Base | GivenBase, X: Any) -> tuple[Any, Any]:
+    """What training can start from; nothing where the base is no model, or one of other features."""
+    columns = getattr(X, "columns", None)
+    names = feature_names(base.model, columns)
+    other = names is not None and columns is not None and names != list(columns)
+    return (None, None) if other or not base.servable else inner_model(base.model)
+
+
+def feature_names(model: Any, columns: Any = None) -> list[str] | None:
+    """The names of the columns that a model was fitted on, where it knows them; CatBoost has a name of its own.
+
+    They are spelled as the ``columns`` at hand, see :func:`as_spelled`.
+    """
+    names = getattr(model, "feature_names_in_", None)
+    if names is None and type(model).__module__.startswith("catboost"):
+        names = getattr(model, "feature_names_", None)
+        names = None if names is None or all(name.isdigit() for name in names) else names  # made up for arrays
+    return None if names is None else as_spelled(list(names), columns)
+
+
+def as_spelled(names: list[str], columns: Any) -> list[str]:
+    """Names of columns as a table spells them: LightGBM writes each space in a name as an underscore.
+
+    Examples
+    --------
+    >>> from lowchurn.estimator._production import as_spelled
+    >>> as_spelled(["hours_per_week", "zip_code"], ["zip_code", "zip code", "hours per week"])
+    ['hours per week', 'zip_code']
+    """
+    present = [] if columns is None else list(columns)
+    spaced = {name.replace(" ", "_"): name for name in present if isinstance(name, str)}
+    known = set(present)
+    return [name if name in known else spaced.get(name, name) for name in names]
+
+
+def own_features(model: Any, X: Any) -> Any:
+    """The columns that a model was fitted on, by name, where both sides have names."""
+    columns = getattr(X, "columns", None)
+    names = feature_names(model, columns)
+    if names is None or columns is None:
+        return X
+    present = list(columns)
+    missing = [name for name in names if name not in present]
+    if missing:
+        raise ValueError(f"X lacks the features {missing[:5]} that it was fitted on ({len(missing)} in all)")
+    return X if names == present else X[names]
+
+
+def row_count(rows: Any) -> int:
+    return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
+
+
+def only_labels(given: Any, who: str = "the base") -> bool:
+    """Whether an answer is one label per row rather than one probability per class."""
+    shape = as_table(who, given).shape if not hasattr(given, "shape") else given.shape
+    return len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
+
+
+def as_table(who: str, given: Any) -> np.ndarray:
+    try:
+        return np.asarray(to_numpy(given))
+    except ValueError as error:  # rows of several lengths
+        raise ValueError(
+            f"{WHO}: {who} must give one probability per class in every row ({one_line(error)})."
+        ) from None
+
+
+def read_decisions(who: str, given: Any, labels: Any, classes: np.ndarray) -> np.ndarray:
+    """What was decided, as indices of ``classes``: by label, or by the largest probability; the first of equals."""
+    if only_labels(given, who):
+        return codes(who, given, classes)
+    table, names = read_probabilities(who, given, labels, classes)
+    return positions(names, classes)[table.argmax(axis=1)]
+
+
+def read_probabilities(
+    who: str, given: Any, labels: Any, classes: np.ndarray, any_sum: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities, shape (n, k), and the k labels of their columns; labels alone become one-hot rows.
+
+    Rounding of up to 1e-6 below 0 is clipped. Rows may sum to 1 within 1e-3, as rounded ones do. ``any_sum`` allows
+    other sums for three classes or more: those of one model per class against the rest, whose ``predict`` decides.
+    """
+    if only_labels(given, who):
+        index = codes(who, given, classes)
+        table = np.zeros((len(index), len(classes)))
+        table[index != GONE, index[index != GONE]] = 1.0
+        return table, classes
+    if hasattr(given, "columns"):  # a data frame: the columns are the classes
+        labels = list(given.columns) if labels is None else labels
+        given = given.to_numpy()
+    table = as_table(who, given)
+    if table.dtype.kind == "O" and all(isinstance(value, Real) for value in table.ravel()):
+        table = table.astype(float)
+    if table.ndim != 2:
+        raise ValueError(f"{WHO}: {who} must give probabilities of shape (rows, classes), got shape {table.shape}.")
+    table = np.asarray(as_floats(WHO, f"probabilities of {who}", table), dtype=float)
+    if labels is None:
+        if table.shape[1] != len(classes):
+            raise ValueError(
+                f"{WHO}: {who} gives {table.shape[1]} columns for {len(classes)} classes. "
+                "Say which classes they are: a data frame with their names, or base_classes=."
+            )
+        labels = classes
+    labels = as_labels(labels)
+    if labels.ndim != 1:
+        raise ValueError(f"{WHO}: the classes of {who} must be a list of {table.shape[1]} labels, got {labels!r}.")
+    if len(labels) != table.shape[1]:
+        raise ValueError(f"{WHO}: {who} gives {table.shape[1]} columns but names {len(labels)} classes.")
+    if len(set(labels.tolist())) < len(labels):
+        raise ValueError(f"{WHO}: {who} must name every class once, got {labels.tolist()[:10]}.")
+    table = clip_rounding(table)
+    check_weightlike(WHO, f"probabilities of {who}", table)
+    sums = table.sum(axis=1)
+    if any_sum and table.shape[1] > 2 and len(sums) and sums.min() > 0 and table.max() <= 1 + ROUNDING:
+        if np.abs(sums - 1).max() <= 1e-3:
+            return table, labels
+        warnings.warn(
+            f"{WHO}: the probabilities of {who} do not sum to 1, as where there is one model per class. Each row is "
+            "divided by its sum; what it predicts is taken from its own predict.",
+            stacklevel=2,
+        )
+        return table / sums[:, None], labels
+    if len(sums) and np.abs(sums - 1).max() > 1e-3:
+        row = int(np.abs(sums - 1).argmax())
+        raise ValueError(
+            f"{WHO}: every row of probabilities of {who} must sum to 1, row {row} sums to {sums[row]:.6g}."
+        )
+    return table, labels
+
+
+def align(table: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Columns in the order of ``classes``, by name, each row summing to one."""
+    place = positions(labels, classes)
+    known = place >= 0
+    if not known.any():
+        raise ValueError(
+            f"{WHO}: the base knows none of the classes {classes.tolist()[:5]}; its own are {labels.tolist()[:5]}. "
+            "Labels must be of the same kind on both sides."
+        )
+    if np.array_equal(place, np.arange(len(classes))) and (np.abs(table.sum(axis=1) - 1) < 1e-9).all():
+        return table  # to the last bit what the model says
+    aligned = np.zeros((len(table), len(classes)))
+    aligned[:, place[known]] = table[:, known]
+    sums = aligned.sum(axis=1, keepdims=True)
+    empty = sums[:, 0] <= 0
+    aligned[empty] = 1.0
+    sums[empty] = len(classes)
+    return aligned / sums
+
+
+def look_up(given: Any, given_classes: Any, ids: Any, n: int) -> tuple[Any, Any]:
+    """The rows of a table keyed by id, in the order of ``ids``: a mapping, or a data frame indexed by id."""
+    if ids is None:
+        raise ValueError(f"{WHO}: base_proba keyed by id needs ids=, one for each row of X.")
+    # A list keeps the types that it has: numpy would turn some numbers into text, or into float64.
+    wanted = list(ids) if isinstance(ids, list | tuple) else np.asarray(ids).tolist()
+    wanted = [tuple(key) if isinstance(key, list) else key for key in wanted]
+    if len(wanted) != n:
+        raise ValueError(f"{WHO}: ids must hold one id for each of {n} rows, got {len(wanted)}.")
+    if isinstance(given, Mapping):
+        keys, values = list(given), list(given.values())
+        table = as_table("base_proba", values) if values and np.ndim(values[0]) else as_labels(values)
+    elif hasattr(given, "index") and hasattr(given, "iloc"):  # pandas
+        keys, table = given.index.tolist(), given.to_numpy()
+        if hasattr(given, "columns") and given_classes is None:
+            given_classes = list(given.columns)
+    elif hasattr(given, "columns") and "id" in given.columns:  # polars has no index
+        keys = np.asarray(given["id"]).tolist()
+        names = [name for name in given.columns if name != "id"]
+        table = np.stack([np.asarray(given[name]) for name in names], axis=1)
+        given_classes = names if given_classes is None else given_classes
+    else:
+        raise ValueError(
+            f"{WHO}: with ids=, base_proba must be a mapping of id to probabilities or a data frame indexed by id, "
+            f"got {type(given).__name__}."
+        )
+    row = dict(zip(keys, range(len(keys)), strict=True))
+    if len(row) < len(keys):
+        raise ValueError(f"{WHO}: ids of base_proba must be unique, got {len(keys) - len(row)} duplicate(s).")
+    missing = [key for key in wanted if key not in row]
+    if missing:
+        raise ValueError(f"{WHO}: base_proba lacks {len(missing)} of {n} ids, such as {missing[:3]}.")
+    return table[[row[key] for key in wanted]], given_classes
+
+
+class OnnxModel:
+    """A classifier in an ONNX file: one input table, or one input per column; labels and probabilities out.
+
+    The label that the file gives decides, as it does in production.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise extra_missing(WHO, "onnxruntime", "onnx") from None
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what is wrong with a file is told by the error, once
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise ValueError(
+                f"{WHO}: base must be a readable ONNX file, got {str(path)!r} ({one_line(error)})."
+            ) from error
+        inputs = self._session.get_inputs()
+        if len(inputs) > 1:
+            self.feature_names_in_ = np.array([each.name for each in inputs], dtype=object)
+        elif inputs and inputs[0].shape and isinstance(inputs[0].shape[-1], int):
+            self.n_features_in_ = inputs[0].shape[-1]
+
+    def predict(self, X: Any) -> Any:
+        """The file's labels; its probabilities where it gives no labels."""
+        labels, proba = self._outputs(X)
+        return proba if labels is None else labels
+
+    def predict_proba(self, X: Any) -> Any:
+        """The file's probabilities, with the names of the classes where it tells them; its labels where it has none."""
+        labels, proba = self._outputs(X)
+        return labels if proba is None else proba
+
+    def _outputs(self, X: Any) -> tuple[Any, Any]:
+        inputs = self._session.get_inputs()
+        if len(inputs) == 1:
+            feed = {inputs[0].name: _as_input(np.asarray(X), inputs[0].type)}
+        else:
+            feed = {i.name: _as_input(np.asarray(X[i.name]).reshape(-1, 1), i.type) for i in inputs}
+        labels = proba = None
+        for out in self._session.run(None, feed):
+            if isinstance(out, list) and out and isinstance(out[0], dict):  # skl2onnx's ZipMap
+                self.classes_ = as_labels(list(out[0]))
+                proba = np.array([list(row.values()) for row in out])
+            elif isinstance(out, np.ndarray) and out.dtype.kind == "f":
+                wide = out.reshape(len(out), -1)
+                proba = np.hstack([1 - wide, wide]) if wide.shape[1] == 1 else wide
+            elif isinstance(out, np.ndarray):
+                labels = out.ravel()
+        return labels, proba
+
+
+def _as_input(values: np.ndarray, kind: str) -> np.ndarray:
+    kinds = {"tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(string)": str}
+    return np.ascontiguousarray(values.astype(kinds.get(kind, np.float32)))

@@ -1,0 +1,220 @@
+"""Which rows are held out. A row's place depends on its content, not on its position.
+
+Every row gets a random key from a hash of its values, its label and its turn among equal rows. So the split is random
+(equal rows get keys of their own), it does not change when rows are shuffled, and a whole-number weight is the
+same as that many copies of the row, as scikit-learn's contract says.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from lowchurn.estimator._production import WHO
+from lowchurn.selection import rows_to_certify
+
+COPIES = 50  # a larger whole-number weight is an importance, not a count
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of the rows, each with a weight (None where all are one)."""
+
+    rows: np.ndarray
+    weight: np.ndarray | None
+
+    @property
+    def weights(self) -> np.ndarray:
+        return np.ones(len(self.rows)) if self.weight is None else self.weight
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Rows to train on, to choose on and, where a certificate is wanted, to certify on."""
+
+    train: Part
+    choose: Part
+    certify: Part | None
+
+
+def held_out_rows(n: int, max_churn: float | None, confidence: float | None) -> tuple[int, int]:
+    """How many rows to choose on and to certify on, where the caller does not say.
+
+    Enough to know a churn at the budget to a tenth of it, but at most a fifth of all rows, and at least so many that
+    one changed row is within the budget; a certificate takes what it needs at three fifths of the budget, again at most
+    a fifth of all rows.
+    """
+    budget = max_churn if max_churn is not None and max_churn < 1 else 0.02
+    choose = min(math.ceil(100 * (1 - budget) / budget), max(round(0.2 * n), math.ceil(1 / budget)), n // 2)
+    if confidence is None:
+        return max(choose, 1), 0
+    wanted = rows_to_certify(budget, confidence, 0.6 * budget) or n
+    return max(min(choose, n // 4), 1), max(min(wanted, round(0.2 * n)), 1)
+
+
+def split_rows(
+    X: Any,
+    y: np.ndarray,
+    weight: np.ndarray | None,
+    choose: int,
+    certify: int,
+    seed: int,
+    held_out: np.ndarray | None = None,
+    new: np.ndarray | None = None,
+) -> Split:
+    """Divide the rows; ``y`` are class indices.
+
+    Rows to certify on are a simple random sample, so that a count on them is binomial. Rows to choose on are drawn
+    class by class, and every class keeps at least one row to train on. ``held_out`` is a mask that decides instead;
+    ``new`` a mask of rows among which alone rows are held out.
+    """
+    whole = weight is not None and whole_numbers(weight)
+    copies = np.repeat(np.arange(len(y)), weight.astype(int)) if weight is not None and whole else np.arange(len(y))
+    order = copies[np.argsort(_keys(_row_hashes(X, y, seed)[copies]), kind="stable")]
+    if held_out is not None:
+        inside = held_out[order]
+        share = certify / max(choose + certify, 1)
+        cut = round(share * inside.sum())
+        mine = order[inside]
+        parts = (order[~inside], mine[cut:], mine[:cut])
+    else:
+        old = order[:0]
+        if new is not None:
+            old, order = order[~new[order]], order[new[order]]
+        certified, rest = order[:certify], order[certify:]
+        chosen = np.zeros(len(rest), dtype=bool)
+        for c in np.unique(y[rest]):
+            members = np.flatnonzero(y[rest] == c)
+            count = min(round(choose * len(members) / len(rest)), len(members) - 1)
+            chosen[members[: max(count, 0)]] = True
+        if not chosen.any():  # so few rows that every class rounds to none
+            chosen[_of_largest_class(y[rest])] = True
+        parts = (np.r_[old, rest[~chosen]], rest[chosen], certified)
+    train, chosen_part, certified_part = (_part(rows, weight, whole) for rows in parts)
+    return Split(train, chosen_part, certified_part if certify else None)
+
+
+def whole_numbers(weight: np.ndarray) -> bool:
+    """Whether weights count copies of rows."""
+    return bool((weight == np.rint(weight)).all() and weight.max() <= COPIES)
+
+
+def _of_largest_class(y: np.ndarray) -> int:
+    return int(np.flatnonzero(y == np.bincount(y).argmax())[0])
+
+
+def _part(copies: np.ndarray, weight: np.ndarray | None, whole: bool) -> Part:
+    rows, counts = np.unique(copies, return_counts=True)
+    if weight is None:
+        return Part(rows, None)
+    return Part(rows, counts.astype(float) if whole else weight[rows])
+
+
+def _keys(hashes: np.ndarray) -> np.ndarray:
+    """One random key a copy: the hash of the row, stirred with its turn among equal ones."""
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    first = np.r_[True, ordered[1:] != ordered[:-1]]
+    turn = np.arange(len(hashes)) - np.maximum.accumulate(np.where(first, np.arange(len(hashes)), 0))
+    keys = np.empty(len(hashes), dtype=np.uint64)
+    keys[order] = _stir(ordered + turn.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    return keys
+
+
+def _row_hashes(X: Any, y: np.ndarray, seed: int) -> np.ndarray:
+    total = _stir(y.astype(np.uint64) + np.uint64(seed % 2**63))
+    for j, column in enumerate(_columns(X)):
+        total = _stir(total ^ (column + np.uint64(j + 1)))
+    return total
+
+
+def _columns(X: Any) -> Any:
+    if sparse.issparse(X):
+        # Sums with random factors: the zeros, which are most of it, need not be written out.
+        factors = np.random.default_rng(0).normal(size=(X.shape[1], 2))
+        X = X @ factors
+    if hasattr(X, "columns"):
+        for name in X.columns:
+            yield _codes(np.asarray(X[name]))
+    else:
+        for column in np.asarray(X).T:
+            yield _codes(column)
+
+
+def _codes(column: np.ndarray) -> np.ndarray:
+    if column.dtype.kind in "fiub":
+        values = column.astype(np.float64) + 0.0  # -0.0 becomes 0.0
+        values[np.isnan(values)] = np.nan  # one bit pattern for all
+        return values.view(np.uint64)
+    words: dict[Any, int] = {}
+    texts = [words.setdefault(str(v), zlib.crc32(str(v).encode())) for v in column.ravel().tolist()]
+    return np.asarray(texts, dtype=np.uint64)
+
+
+def _stir(x: np.ndarray) -> np.ndarray:
+    """splitmix64's finaliser: neighbouring numbers become unrelated ones."""
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def effective_rows(weights: np.ndarray) -> float:
+    """How many rows weights stand for: copies that are counted, else Kish's effective number."""
+    return float(weights.sum() if whole_numbers(weights) else weights.sum() ** 2 / (weights**2).sum())
+
+
+def split_for_budget(
+    X: Any,
+    index: np.ndarray,
+    weight: np.ndarray | None,
+    classes: np.ndarray,
+    *,
+    max_churn: float | None,
+    confidence: float | None,
+    validation_fraction: float | None,
+    new: np.ndarray | None,
+    held_out: np.ndarray | None,
+    seed: int,
+) -> Split:
+    """Rows to train on, to choose on and to certify with, as many as the budget needs or the caller says."""
+    n = int(weight.sum()) if weight is not None and whole_numbers(weight) else len(index)
+    choose_rows, certify_rows = held_out_rows(n, max_churn, confidence)
+    if validation_fraction is not None:
+        total = max(round(validation_fraction * n), 1)
+        share = certify_rows / (choose_rows + certify_rows)
+        certify_rows = round(share * total)
+        choose_rows = total - certify_rows
+    mask, fresh = held_out, new
+    if fresh is not None and mask is None:
+        available = int(fresh.sum() if weight is None or not whole_numbers(weight) else weight[fresh].sum())
+        if available < 2:
+            raise ValueError(f"{WHO}: new must name at least two rows to hold out from, got {available}.")
+        # At least half of the new rows are for training: they are what the retrain is about.
+        shrink = min(1.0, 0.5 * available / (choose_rows + certify_rows))
+        choose_rows, certify_rows = max(int(shrink * choose_rows), 1), int(shrink * certify_rows)
+    if mask is None:
+        counts = np.bincount(index, weights=weight if weight is not None and whole_numbers(weight) else None)
+        if counts.min() < 2:
+            label = classes.tolist()[counts.argmin()]
+            raise ValueError(
+                f"{WHO}: every class must have at least two rows, one to train on and one to hold out; "
+                f"class {label!r} has one row. Add rows, leave the class out, or say held_out."
+            )
+        if n - choose_rows - certify_rows < len(classes):
+            lower = "" if validation_fraction is None else " or lower validation_fraction"
+            raise ValueError(
+                f"{WHO}: {n} rows are fewer than the split needs: {choose_rows + certify_rows} held out and "
+                f"at least {len(classes)} to train on. Add rows{lower}."
+            )
+    elif mask.all() or not mask.any() or (confidence is not None and mask.sum() < 2):
+        raise ValueError(f"{WHO}: held_out must leave rows on both sides, got {mask.sum()} of {len(mask)} rows.")
+    elif len(np.unique(index[~mask])) < len(classes):
+        raise ValueError(f"{WHO}: held_out must leave rows of every class to train on.")
+    return split_rows(X, index, weight, choose_rows, certify_rows, seed, mask, fresh)

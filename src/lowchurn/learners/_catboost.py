@@ -1,0 +1,266 @@
+"""CatBoost on soft targets: natively for two classes, by weighted rows for more.
+
+Two classes: the library's ``CrossEntropy`` loss takes probabilities as labels. For more classes its custom objectives
+learned poorly, so a row becomes one row per class, weighted by its targets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils import _safe_indexing
+
+from lowchurn._model_files import Refused
+from lowchurn.learners._boosting import BoostedModel, BoostingLearner, Stage, first_given
+from lowchurn.learners._learner import extra_missing
+from lowchurn.learners._sklearn import soft_rows
+from lowchurn.learners._trees import reading, require
+
+ROUNDS = ("iterations", "n_estimators", "num_boost_round", "num_trees")
+STOPPING = ("early_stopping_rounds", "od_wait", "od_type", "od_pval", "use_best_model")
+# What the labels are: indices in training, the learner's classes in the model.
+LABELS = {"class_names", "classes_count"}
+OWN = {"loss_function", "objective", "class_weights", "auto_class_weights", "scale_pos_weight", "eval_metric"}
+KINDS = ("cat_features", "text_features", "embedding_features")
+LOSSES = ("Logloss", "CrossEntropy", "MultiClass")  # probabilities of raw scores, as we make them
+CLASSIFIERS = (*LOSSES, "MultiClassOneVsAll")
+# Reads files of CatBoost and predicts rows with them; what damaged files do to this process is its exit status.
+TRIAL = """
+import random
+import sys
+import catboost
+random.seed(0)
+for path in sys.argv[1:]:
+    model = catboost.CatBoost()
+    model.load_model(path)
+    words = {*model.get_cat_feature_indices(), *model.get_text_feature_indices()}
+    count = max([len(model.feature_names_), *(1 + k for k in words)])
+    rows = [["0" if k in words else random.choice([-1e30, 0.5, 1e30]) for k in range(count)] for _ in range(200)]
+    if not model.get_embedding_feature_indices():
+        model.predict(rows, thread_count=1)
+"""
+TRIED: set[bytes] = set()  # checksums of what this process has tried, or written itself
+
+
+class CatBoostModel(BoostedModel):
+    """Models of CatBoost whose raw scores add up."""
+
+    def stage_scores(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X, "RawFormulaVal")
+
+    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
+        return self._ask(stage, X, "Probability")
+
+    def _ask(self, stage: Stage, X: Any, kind: str) -> np.ndarray:
+        threads = -1 if self.thread_count is None else self.thread_count
+        return np.asarray(stage.booster.predict(X, prediction_type=kind, thread_count=threads))
+
+    @staticmethod
+    def booster_bytes(booster: Any) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.cbm")
+            booster.save_model(path)
+            data = Path(path).read_bytes()
+        TRIED.add(hashlib.sha256(data).digest())
+        return data
+
+    @classmethod
+    def from_files(cls, files: dict[str, bytes]) -> Self:
+        _library("load")
+        stages = [data for name, data in files.items() if name.startswith("stage")]
+        with reading("load", "a stage of the model"):
+            for data in stages:
+                check_header(data)
+        try_reading("load: a stage of the model", stages)
+        return super().from_files(files)
+
+    @staticmethod
+    def booster_from(data: bytes) -> Any:
+        catboost = _library("load")
+        with reading("load", "a stage of the model"):
+            return catboost.CatBoostClassifier().load_model(blob=data)
+
+
+class CatBoostLearner(BoostingLearner):
+    """CatBoost: native soft labels for two classes, weighted rows for more; continued boosting from a base.
+
+    Examples
+    --------
+    >>> from lowchurn.learners._catboost import CatBoostLearner
+    >>> CatBoostLearner.name
+    'catboost'
+    """
+
+    name = "catboost"
+    model = CatBoostModel
+    seeds = ("random_seed", "random_state")
+    takes_any_seed = True
+    rounds_names = ROUNDS
+    rate_names = ("learning_rate", "eta")
+    thread_names = ("thread_count",)
+    default_rounds = 1000
+    starts_itself = True
+
+    @classmethod
+    def handles(cls, estimator: Any) -> bool:
+        library = sys.modules.get("catboost")
+        return library is not None and isinstance(estimator, library.CatBoostClassifier)
+
+    @classmethod
+    def unfitted(cls, estimator: Any) -> Any:
+        return _made(estimator, {})
+
+    @classmethod
+    def blueprint(cls, base: Any) -> Any:
+        made = super().blueprint(base)
+        if isinstance(base, cls.model) or not base.is_fitted():
+            return made
+        changed: dict[str, Any] = {}
+        if cls.rounds_of(base) is not None and first_given(base.get_params(), cls.rate_names) is None:
+            changed["learning_rate"] = float(base.learning_rate_)  # chosen for the rounds that were asked for
+        names = list(base.feature_names_)
+        if names == [str(k) for k in range(len(names))]:
+            names = list(range(len(names)))
+        ask = (base.get_cat_feature_indices, base.get_text_feature_indices, base.get_embedding_feature_indices)
+        for kind, indices in zip(KINDS, ask, strict=True):
+            if found := [names[k] for k in indices()]:
+                changed[kind] = found
+        return _made(made, changed)
+
+    @classmethod
+    def rounds_of(cls, base: Any) -> int | None:
+        if not base.is_fitted():
+            return None
+        asked = base.get_all_params().get("iterations", cls.rounds_in(base))  # get_params may be those of no training
+        return int(base.tree_count_) if 0 < base.tree_count_ < asked else None
+
+    @classmethod
+    def stops_early(cls, estimator: Any) -> bool:
+        given = estimator.get_params()
+        return any(given.get(name) for name in STOPPING)
+
+    @classmethod
+    def with_rounds(cls, estimator: Any, rounds: int) -> Any:
+        name = next((name for name in ROUNDS if name in estimator.get_params()), ROUNDS[0])
+        return _made(estimator, {name: rounds} | dict.fromkeys(STOPPING))
+
+    def fit_labels(self, estimator: Any, X: Any, y: np.ndarray, weight: Any, held_out: Any = None) -> Any:
+        weights = estimator.get_params().get("class_weights")
+        changed = self._quiet(estimator) | dict.fromkeys(LABELS)
+        if isinstance(weights, dict):  # by label, and y are the places of the labels
+            changed["class_weights"] = [float(weights.get(label, 1.0)) for label in self.classes.tolist()]
+        estimator = _made(estimator, changed)
+        if held_out is None:
+            return estimator.fit(X, y, sample_weight=weight)
+        return estimator.fit(X, y, sample_weight=weight, eval_set=held_out[:2], use_best_model=True)
+
+    def booster_in(self, fitted: Any) -> Any:
+        return fitted
+
+    def fit_soft(
+        self, estimator: Any, X: Any, targets: np.ndarray, weight: Any, scores: Any, *, continued: bool
+    ) -> Any:
+        import catboost
+
+        given = _made(estimator, self._quiet(estimator)).get_params()
+        parameters = {k: v for k, v in given.items() if k not in OWN | LABELS | set(KINDS)}
+        kinds = {k: given[k] for k in KINDS if k in given}
+        if len(self.classes) == 2:
+            parameters["loss_function"] = "CrossEntropy"
+            baseline = None if scores is None else scores[:, 0]
+            data = catboost.Pool(X, label=targets[:, 1], weight=weight, baseline=baseline, **kinds)
+        else:
+            parameters.update(loss_function="MultiClass", classes_count=len(self.classes))
+            row, column, share = soft_rows(targets, weight)
+            baseline = None if scores is None else scores[row]
+            data = catboost.Pool(_safe_indexing(X, row), label=column, weight=share, baseline=baseline, **kinds)
+        return catboost.CatBoost(parameters).fit(data)
+
+    @staticmethod
+    def _quiet(estimator: Any) -> dict[str, Any]:
+        """Parameters that keep the terminal and the folder clean, where the estimator has no other wish."""
+        given = estimator.get_params()
+        quiet = {} if {"verbose", "silent", "logging_level", "verbose_eval"} & set(given) else {"verbose": False}
+        return quiet if "allow_writing_files" in given else quiet | {"allow_writing_files": False}
+
+    def weights_of_classes(self, given: dict[str, Any], mass: np.ndarray) -> np.ndarray | None:
+        weights, balanced = given.get("class_weights"), given.get("auto_class_weights")
+        if weights is not None:
+            listed = weights if not isinstance(weights, dict) else [weights.get(c, 1.0) for c in self.classes.tolist()]
+            return np.asarray(listed, dtype=float)
+        if balanced is not None and str(balanced) != "None":
+            ratio = mass.max() / np.maximum(mass, 1e-12)
+            return np.asarray(np.sqrt(ratio) if str(balanced) == "SqrtBalanced" else ratio)
+        return super().weights_of_classes(given, mass)
+
+    @classmethod
+    def read_native(cls, who: str, path: Path, data: bytes) -> Any:
+        catboost, name = _library(who), repr(str(path))
+        with reading(who, name):
+            check_header(data)
+        try_reading(f"{who}: {name}", [data])
+        with reading(who, name):
+            model = catboost.CatBoostClassifier().load_model(path)  # by its path: bytes come without parameters
+            loss = str(model.get_all_params().get("loss_function", "")).partition(":")[0]
+            require(loss in CLASSIFIERS, f"its loss is {loss}, which is not that of a classifier")
+            return model
+
+    @classmethod
+    def stages_of(cls, base: Any) -> CatBoostModel | None:
+        if not base.is_fitted():
+            return None
+        loss = str(base.get_all_params().get("loss_function", "")).partition(":")[0]
+        if loss not in LOSSES:
+            raise ValueError(f"its probabilities are not those of its scores (loss {loss or 'unknown'})")
+        if len(base.classes_) == 2 and base.get_probability_threshold() != 0.5:
+            raise ValueError("it decides at a threshold of its own")
+        return CatBoostModel([Stage(base)], base.classes_, threads=first_given(base.get_params(), cls.thread_names))
+
+
+def _made(estimator: Any, changed: dict[str, Any]) -> Any:
+    """An unfitted estimator with changed parameters, without those that are None (CatBoost has no unset ones)."""
+    given = estimator.get_params() | changed
+    return type(estimator)(**{k: v for k, v in given.items() if v is not None})
+
+
+def _library(who: str) -> Any:
+    try:
+        import catboost
+    except ImportError:
+        raise extra_missing(who, "catboost", "boosting") from None
+    return catboost
+
+
+def check_header(data: bytes) -> None:
+    """Check the header of a file of CatBoost: what it is, and that it is as long as it says."""
+    size = int.from_bytes(data[4:8], "little")
+    require(data[:4] == b"CBM1" and 0 < size <= len(data) - 8, "it is cut short, or no file of CatBoost")
+
+
+def try_reading(what: str, files: Sequence[bytes]) -> None:
+    """Read files of CatBoost in another process first, which damaged ones can crash; ``what`` begins the error."""
+    sums = {hashlib.sha256(data).digest(): data for data in files}
+    untried = [data for key, data in sums.items() if key not in TRIED]
+    if not untried:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{k}.cbm") for k in range(len(untried))]
+        for path, data in zip(paths, untried, strict=True):
+            path.write_bytes(data)
+        # -P: a file catboost.py in the current folder is not what is meant.
+        command = [sys.executable, "-P", "-c", TRIAL, *map(str, paths)]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        except subprocess.TimeoutExpired:
+            raise Refused(f"{what} is damaged: reading it does not end.") from None
+    if done.returncode:
+        raise Refused(f"{what} is damaged, or no model file of CatBoost: it cannot be read.")
+    TRIED.update(sums)

@@ -1,0 +1,275 @@
+"""What every learner answers: train one job, train many, what it cannot do, how its models are saved.
+
+A learner wraps one unfitted estimator. It gets rows that preprocessing is done with, and jobs; it gives models with
+``classes_`` and ``predict_proba``. It never sees the budget.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from joblib import Parallel, delayed
+from sklearn.base import clone
+
+from lowchurn.strategies import ColdStart, Strategy, member_seed
+
+PLAIN = ColdStart()
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One candidate to train: where it starts, what it aims at, how rows weigh.
+
+    Attributes
+    ----------
+    targets : array of shape (n, m)
+        Non-negative; column j belongs to the learner's ``classes[j]``. A row may sum to less than one
+        (:class:`~lowchurn.strategies.Anchor`), and then weighs less.
+    strategy : Strategy
+        Gives ``base_share`` (the start), ``mixing`` and ``coupling``; its targets are in ``targets`` already.
+    sample_weight : array of shape (n,), optional
+        Weights of the rows, on top of the targets.
+    seed : int, optional
+        Decides everything random, where the estimator does not fix its own ``random_state``.
+    labels : array of shape (n,), optional
+        The true classes as indices, for learners that stop early on the loss against them.
+    pull : array of shape (n, m), optional
+        The base's decisions, for a strategy with a ``limit`` (:meth:`~lowchurn.strategies.Strategy.pull`).
+    member : int
+        Which of several trainings by the same strategy; all but the first get seeds of their own, also where the
+        estimator fixes its ``random_state``.
+
+    Examples
+    --------
+    >>> from lowchurn.learners import Job
+    >>> from lowchurn.strategies import Distill
+    >>> strategy = Distill(lam=0.5, start="warm")
+    >>> Job(strategy.targets([[0, 1]], [[0.4, 0.6]]), strategy, seed=0).base_share
+    1.0
+    """
+
+    targets: np.ndarray
+    strategy: Strategy = PLAIN
+    sample_weight: np.ndarray | None = None
+    seed: int | None = None
+    labels: np.ndarray | None = None
+    pull: np.ndarray | None = None
+    member: int = 0
+
+    @property
+    def base_share(self) -> float:
+        return self.strategy.base_share
+
+    @property
+    def mixing(self) -> float | None:
+        return self.strategy.mixing
+
+    @property
+    def coupling(self) -> float | None:
+        return self.strategy.coupling
+
+    @property
+    def hard(self) -> bool:
+        """Whether every target is a plain label: such a job is the estimator's own training."""
+        return bool(((self.targets == 0) | (self.targets == 1)).all() and (self.targets.sum(axis=1) == 1).all())
+
+
+class Learner(abc.ABC):
+    """One library's way to train on soft targets. Subclasses write :meth:`fit`; the rest has defaults.
+
+    Parameters
+    ----------
+    estimator : classifier
+        Unfitted; it is cloned, never changed.
+    classes : array of shape (m,)
+        The labels, sorted.
+    base : fitted model, optional
+        The model in production, whose number of boosting rounds is taken where it stopped early.
+
+    Attributes
+    ----------
+    notes : list of str
+        Sentences about decisions made while fitting that the parameters of the estimator do not show, such as the
+        number of rounds where the estimator stops early. Each occurs once.
+    """
+
+    name: ClassVar[str] = ""
+    takes_nan: ClassVar[bool] = False
+    seeds: ClassVar[tuple[str, ...]] = ("random_state",)  # the seed's parameter and its other names in the library
+    takes_any_seed: ClassVar[bool] = False  # whether it can be set although get_params does not list it
+
+    def __init__(self, estimator: Any, classes: Any, base: Any = None) -> None:
+        self.estimator = estimator
+        self.classes = np.asarray(classes)
+        self.notes: list[str] = []
+
+    def note(self, sentence: str) -> None:
+        """Add a sentence to :attr:`notes`, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    @classmethod
+    def has_blueprint(cls, base: Any) -> bool:
+        """Whether :meth:`blueprint` takes this fitted model."""
+        return cls.handles(base)
+
+    @classmethod
+    def blueprint(cls, base: Any) -> Any:
+        """An unfitted estimator of the kind and with the settings of a fitted one."""
+        return cls.unfitted(base)
+
+    @classmethod
+    def unfitted(cls, estimator: Any) -> Any:
+        """A copy of an estimator without what it learned."""
+        return clone(estimator)
+
+    @classmethod
+    @abc.abstractmethod
+    def handles(cls, estimator: Any) -> bool:
+        """Whether this learner is the one for an estimator. Must not import the library if nobody else has."""
+
+    @abc.abstractmethod
+    def fit(self, X: Any, job: Job, base: Any = None) -> Any:
+        """Train one job. ``base`` is the fitted model in production, for starts from its weights."""
+
+    def fit_many(self, X: Any, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
+        """Train all jobs; a job that failed gives its exception instead of a model, and the others go on."""
+        results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(self, X, job, base) for job in jobs)
+        for _, notes in results:  # a worker process has a copy of this learner
+            for sentence in notes:
+                self.note(sentence)
+        return [result for result, _ in results]
+
+    def cannot(self, strategy: Strategy, base: Any = None) -> str:
+        """Why this learner cannot train a strategy, in words; empty where it can."""
+        who = type(self.estimator).__name__
+        if strategy.mixing is not None:
+            return f"{who} does not mix rows (mixup); torch networks do."
+        if strategy.coupling is not None:
+            return f"{who} does not train coupled twins (co-distillation); torch networks do."
+        if strategy.limit is not None:
+            return f"{who} is not trained epoch by epoch, as a limit on churn needs it; torch networks are."
+        if strategy.base_share > 0:
+            return self.cannot_start(strategy.base_share, base)
+        return ""
+
+    def cannot_start(self, base_share: float, base: Any) -> str:
+        """Why training cannot start from the base, in words; empty where it can."""
+        return f"{type(self.estimator).__name__} cannot start from the base's weights."
+
+    def cannot_average(self, base: Any) -> str:
+        """Why weights of this learner's models and of the base cannot be averaged, in words; empty where they can."""
+        return f"{type(self.estimator).__name__} has no weights to average; its probabilities can be (ServedMixture)."
+
+    @property
+    def one_is_enough(self) -> bool:
+        """Whether several retrains with other seeds would all be the same."""
+        return False
+
+    def needs_rows(self, model: Any) -> bool:
+        """Whether :meth:`average` needs the training rows."""
+        return False
+
+    def average(self, models: Sequence[Any], shares: Sequence[float], X: Any) -> Any:
+        """A model whose weights are those of fitted models in these shares; exactly the one whose share is 1.
+
+        ``X`` are the training rows, for networks that keep statistics of them.
+        """
+        raise NotImplementedError
+
+    def prepared(self, job: Job) -> Any:
+        """A clone of the estimator with the job's seed, unless it has a seed of its own."""
+        model = self.unfitted(self.estimator)
+        given = model.get_params()
+        name = next((seed for seed in self.seeds if given.get(seed) is not None), self.seeds[0])
+        own = given.get(name)
+        if own is None and job.seed is not None and (name in given or self.takes_any_seed):
+            model.set_params(**{name: int(job.seed)})
+        elif job.member and isinstance(own, int | np.integer) and not isinstance(own, bool):
+            model.set_params(**{name: member_seed(int(own), job.member)})
+        return model
+
+    @classmethod
+    def as_served(cls, model: Any) -> Any:
+        """A fitted model of the library in the form that this learner saves; None where it is none, or needs none."""
+        return None
+
+    @classmethod
+    def saves(cls, model: Any) -> bool:
+        """Whether :meth:`save` knows this kind of model."""
+        return False
+
+    @classmethod
+    def save(cls, model: Any) -> dict[str, bytes]:
+        """A trained model as named files."""
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
+        """What :meth:`save` wrote."""
+        raise NotImplementedError
+
+
+def in_shares(values: Sequence[np.ndarray], shares: Sequence[float]) -> np.ndarray:
+    """A weighted sum in double precision, of the dtype of the first; exactly the one whose share is 1."""
+    for value, share in zip(values, shares, strict=True):
+        if share == 1:
+            return value.copy()
+    total = sum(share * value.astype(np.float64) for value, share in zip(values, shares, strict=True))
+    return np.asarray(total).astype(values[0].dtype)
+
+
+def _attempt(learner: Learner, X: Any, job: Job, base: Any) -> tuple[Any, list[str]]:
+    """A model, or the exception in its place, and the notes of the learner."""
+    try:
+        return learner.fit(X, job, base), learner.notes
+    except Exception as error:
+        return error, learner.notes
+
+
+class NothingToTrain(ValueError):
+    """An estimator that cannot be trained here, or a base that does not tell how to train its kind.
+
+    Parameters
+    ----------
+    reason : str
+        A sentence.
+    remedy : str
+        What to do in Python; the command line has other words for it.
+
+    Examples
+    --------
+    >>> from lowchurn.learners._learner import NothingToTrain
+    >>> print(NothingToTrain("The base is a function.", "Give estimator=."))
+    LowChurnClassifier: The base is a function. Give estimator=.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"LowChurnClassifier: {reason} {remedy}")
+        self.reason = reason
+
+
+def extra_missing(who: str, library: str, extra: str) -> ImportError:
+    """The error for a library that is not installed, with the cure."""
+    return ImportError(f'{who}: {library} is not installed. Run: pip install "lowchurn[{extra}]"')
+
+
+def weighted_mass(targets: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray:
+    """The total weight of every class."""
+    mass = targets.sum(axis=0) if sample_weight is None else sample_weight @ targets
+    return np.asarray(mass, dtype=float)
+
+
+def class_weights(class_weight: Any, classes: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """scikit-learn's ``class_weight`` as numbers; "balanced" by the weight of each class, not by counts of rows."""
+    if class_weight is None:
+        return np.ones(len(classes))
+    if isinstance(class_weight, str):
+        if class_weight != "balanced":
+            raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}.")
+        return mass.sum() / (len(classes) * np.maximum(mass, 1e-300)) * (mass > 0)
+    return np.array([float(class_weight.get(label, 1.0)) for label in classes.tolist()])

@@ -1,0 +1,201 @@
+"""scikit-learn models in skops files, which contain no code: what is read is checked before it is used.
+
+skops constructs only types that it or the caller trusts. Beyond that, a file may not name code (a network by its
+import path), may not make scikit-learn read outside of its arrays (the nodes of trees), and the folders that it names
+(caches, logs) are dropped: they belong to the machine that wrote it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.preprocessing import FunctionTransformer
+
+from lowchurn._model_files import MOST_THREADS, Refused, most_unpacked, read_zip, reading, write_zip
+from lowchurn._reading import one_line
+from lowchurn.learners._learner import extra_missing
+from lowchurn.learners._skops_arrays import check_arrays, reachable
+from lowchurn.learners._skops_states import check_state
+from lowchurn.learners._skops_types import UNFITTED_TYPES, own_types
+from lowchurn.learners._torch import NetworkClassifier, name_to_network
+
+# Parameters that name folders, files or machines. joblib reads pickles from "memory"; the others are written to, read
+# or connected to in training. An estimator may set them on the one inside it by any attribute or dict of the name.
+PLACES = frozenset(
+    {
+        "memory",
+        *("train_dir", "snapshot_file", "input_borders", "output_borders", "json_log", "meta", "learn_error_log"),
+        *("test_error_log", "time_left_log", "profile_log"),
+        *("forcedsplits_filename", "fs", "forced_splits_filename", "forced_splits_file", "forced_splits"),
+        *("forcedbins_filename", "machine_list_filename", "machine_list_file", "machine_list", "mlist", "machines"),
+        *("workers", "nodes"),
+    }
+)
+THREADS = {"n_jobs", "num_threads", "num_thread", "nthread", "nthreads", "thread_count"}
+MOVED = {  # modules of ours that older files name
+    "lowchurn.learners.torch": "lowchurn.learners._torch",
+    "lowchurn.estimator.classifier": "lowchurn.estimator._classifier",
+}
+LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost", "lowchurn")
+
+
+def dump_skops(model: Any) -> bytes:
+    """A model of scikit-learn as a skops file."""
+    skops = _skops()
+    try:
+        return bytes(skops.dumps(model))
+    except Exception as error:  # of skops, or a recursion in the model
+        raise ValueError(
+            f"save: a {type(model).__name__} cannot be written to a skops file ({one_line(error)})."
+        ) from error
+
+
+def load_skops(data: bytes, trusted: Sequence[str] = (), *, nested: bool = False, unfitted: bool = False) -> Any:
+    """Read what skops wrote; types beyond scikit-learn, numpy and scipy must be trusted by name.
+
+    Parameters
+    ----------
+    data : bytes
+        The file.
+    trusted : list of str
+        Names of types, and of networks by import path, that may be read.
+    nested : bool
+        Whether it is a part of a model file.
+    unfitted : bool
+        Whether it contains an estimator to train, which may be one of another library.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from lowchurn.learners._skops import dump_skops, load_skops
+    >>> load_skops(dump_skops(LogisticRegression(C=3)))
+    LogisticRegression(C=3)
+    """
+    skops = _skops()
+    what = "the skops file" if not nested else "a part of skops"
+    parts = read_zip(what, data, nested)
+    with reading(what):
+        parts["schema.json"] = _checked_schema(what, parts, most_unpacked(data, nested), unfitted)
+        data = write_zip(parts)
+        known = [*trusted, *own_types(), *(UNFITTED_TYPES if unfitted else ())]
+        unknown = sorted(set(skops.get_untrusted_types(data=data)) - set(known))
+        if unknown:
+            raise Refused(
+                f"load: the file contains types that are not trusted: {', '.join(map(_quoted, unknown))}. "
+                f"Where you trust them, load with trusted={unknown!r}."
+            )
+        model = skops.loads(data, trusted=known)
+        for found in reachable(model):
+            if type(found).__module__.partition(".")[0] in LIBRARIES:
+                _drop_places(found)
+                _check_parameters(found, trusted)
+            if isinstance(found, NetworkClassifier):
+                found.network = name_to_network(found.network, trusted)
+        check_arrays(model)
+    return model
+
+
+def _checked_schema(what: str, parts: dict[str, bytes], allowed: int, unfitted: bool) -> bytes:
+    """Refuse a file whose entries unpack to too much, and a fitted model where an unfitted one is due.
+
+    Modules that have moved since get their names of today.
+    """
+    left, counted = allowed, set()
+    schema = json.loads(parts["schema.json"])
+    level: list[Any] = [schema]
+    while level:
+        node = level.pop()
+        if isinstance(node, list):
+            level.extend(node)
+        elif isinstance(node, dict):
+            level.extend(node.values())
+            module, name = node.get("__module__"), node.get("file")
+            if isinstance(module, str) and module in MOVED:
+                node["__module__"] = MOVED[module]
+            key = (name, node.get("__id__")) if isinstance(name, str) else None
+            if key is not None and isinstance(key[1], int | None) and (key not in counted or key[1] is None):
+                counted.add(key)
+                left -= _unpacked_size(parts.get(key[0], b""))
+            if left < 0:
+                raise Refused(
+                    f"load: {what} reads its entries so often, or compresses them so much, that they would fill the "
+                    "memory."
+                )
+            check_state(node, parts)
+            if unfitted and "__model" in node:  # CatBoost would read a model from it
+                raise Refused(f"load: {what} contains a fitted model where an estimator to train is due.")
+    return json.dumps(schema).encode()
+
+
+def _unpacked_size(part: bytes) -> int:
+    """The size of an entry in memory; sparse matrices are archives themselves."""
+    if not part.startswith(b"PK"):
+        return len(part)
+    with zipfile.ZipFile(io.BytesIO(part)) as archive:  # reading stops at the size that is given here
+        return sum(entry.file_size for entry in archive.infolist())
+
+
+def _drop_places(found: Any) -> None:
+    """Folders, files and machines that an estimator names are those of another machine, or bait.
+
+    Types that the caller trusts, and what FunctionTransformer hands to its function, keep what they have.
+    """
+    attributes = getattr(found, "__dict__", {})
+    for name in [name for name, value in attributes.items() if _is_place(name) and _holds_text(value)]:
+        attributes[name] = None
+    own = ("kw_args", "inv_kw_args") if isinstance(found, FunctionTransformer) else ()
+    level = [value for name, value in attributes.items() if name not in own]
+    seen: dict[int, Any] = {}
+    while level:
+        value = level.pop()
+        if not isinstance(value, dict | list | tuple) or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, dict):
+            for key in [key for key, item in value.items() if _is_place(key) and _holds_text(item)]:
+                del value[key]
+        level.extend(value.values() if isinstance(value, dict) else value)
+
+
+def _check_parameters(found: Any, trusted: Sequence[str]) -> None:
+    """Refuse parameters of estimators that end the process, or that make them open files."""
+    own = getattr(found, "__dict__", {})
+    for given in (own, *(value for value in own.values() if isinstance(value, dict))):
+        for name in THREADS & given.keys():
+            if isinstance(given[name], int) and given[name] > MOST_THREADS:
+                raise Refused(f"load: {name} must be at most {MOST_THREADS}, got {given[name]}.")
+    kind = f"{type(found).__module__}.{type(found).__name__}"
+    if own.get("input") in ("filename", "file") and kind not in trusted:
+        raise Refused(
+            f"load: a {type(found).__name__} opens the files that its rows name (input={own['input']!r}). "
+            f"Where you trust it, load with trusted=[{kind!r}]."
+        )
+
+
+def _is_place(name: Any) -> bool:
+    return isinstance(name, str) and name.rpartition("__")[2] in PLACES
+
+
+def _holds_text(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "US" or (value.dtype.kind == "O" and _holds_text(value.ravel().tolist()))
+    if isinstance(value, list | tuple | set):
+        return any(isinstance(item, str | bytes) for item in value)
+    return isinstance(value, str | bytes)
+
+
+def _quoted(name: str) -> str:
+    return name if name.isprintable() else ascii(name)
+
+
+def _skops() -> Any:
+    try:
+        import skops.io
+    except ImportError:
+        raise extra_missing("save and load", "skops", "save") from None
+    return skops.io

@@ -1,0 +1,506 @@
+"""Torch networks: a scikit-learn classifier around the engine, and the learner that trains all candidates at once."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from lowchurn._checks import check_number
+from lowchurn._model_files import Label, Refused, labels_from_plain, labels_to_plain, read_record, reading
+from lowchurn.learners._learner import Job, Learner, extra_missing
+from lowchurn.strategies import Strategy, one_hot
+
+WHO = "NetworkClassifier"
+KINDS = ("fcn", "convnet", "transformer", "resnet")
+
+
+class NetworkClassifier(ClassifierMixin, BaseEstimator):
+    """A torch network with scikit-learn's contract, trained by the batched engine.
+
+    Parameters
+    ----------
+    network : str, module or function
+        One of the paper's networks by name ("fcn-1000", "convnet-4", "transformer-1", "resnet-50"), which is made to
+        measure; or a module, or a function that makes one, giving logits of shape (rows, classes). A function is
+        given itself, never by its name: names are what model files contain, and a file must not choose what runs.
+    input_shape : tuple of int, optional
+        Shape of one row where it is not a vector: X stays two-dimensional and is reshaped, (28, 28, 1) for an image.
+    validation_fraction : float, default 0.1
+        Share of the rows on whose loss training stops.
+    epochs, patience, restore_best, batch_size, learning_rate, loss, device, precision
+        As in :func:`lowchurn.nets.train`.
+    random_state : int, RandomState or None
+        Decides the start, the shuffles and the rows held out.
+
+    Attributes
+    ----------
+    module_ : torch.nn.Module
+        The trained network.
+    classes_, n_features_in_ : as everywhere in scikit-learn
+    epochs_ : int
+        Epochs trained.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from lowchurn.learners._torch import NetworkClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = NetworkClassifier("fcn-64", random_state=0, device="cpu").fit(X, y)
+    >>> model.score(X, y) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        network: Any = "fcn-100",
+        *,
+        input_shape: tuple[int, ...] | None = None,
+        validation_fraction: float = 0.1,
+        epochs: int = 300,
+        patience: int = 5,
+        restore_best: bool = False,
+        batch_size: int = 32,
+        learning_rate: float = 1e-3,
+        loss: str = "log",
+        device: str = "auto",
+        precision: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.network = network
+        self.input_shape = input_shape
+        self.validation_fraction = validation_fraction
+        self.epochs = epochs
+        self.patience = patience
+        self.restore_best = restore_best
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.loss = loss
+        self.device = device
+        self.precision = precision
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train the network on labels."""
+        X, y = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(y)
+        self.classes_, index = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"{WHO}: y must have at least two classes, got 1 class.")
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        job = Job(one_hot(index, len(self.classes_)), sample_weight=weight, seed=seed, labels=index)
+        (model,) = TorchLearner(self, self.classes_).fit_many(X, [job])
+        if isinstance(model, Exception):
+            raise model
+        self.module_, self.epochs_ = model.module_, model.epochs_
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes in the order of ``classes_``."""
+        check_is_fitted(self)
+        import torch
+
+        X = validate_data(self, X, dtype=np.float32, reset=False)
+        rows = torch.from_numpy(shaped(self, X))
+        with torch.no_grad():
+            parts = [torch.softmax(self.module_(part).double(), dim=-1) for part in rows.split(1024)]
+        return np.asarray(torch.cat(parts).numpy())
+
+    @classmethod
+    def wrap(cls, module: Any, classes: Any, features: int, **parameters: Any) -> Self:
+        """A network that was trained elsewhere as a fitted classifier, to serve as the base.
+
+        Parameters
+        ----------
+        module : torch.nn.Module
+            Gives logits of shape (rows, classes).
+        classes : list
+            The label of each output.
+        features : int
+            Columns of X.
+        **parameters
+            Of this class, such as ``input_shape``; ``network`` is the module.
+        """
+        model = cls(module, **parameters)
+        model.classes_, model.n_features_in_ = np.asarray(classes), features
+        model.module_, model.epochs_ = module.eval(), 0
+        return model
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of each row."""
+        proba = self.predict_proba(X)
+        return np.asarray(self.classes_[proba.argmax(axis=1)])
+
+
+def shaped(model: NetworkClassifier, X: np.ndarray) -> np.ndarray:
+    """Rows as the network takes them: reshaped, and whole numbers for token ids."""
+    rows = np.ascontiguousarray(X, dtype=np.float32)
+    if model.input_shape is not None:
+        if np.prod(model.input_shape) != rows.shape[1]:
+            raise ValueError(
+                f"{WHO}: input_shape {model.input_shape} needs {np.prod(model.input_shape)} features, "
+                f"got {rows.shape[1]}."
+            )
+        rows = rows.reshape(-1, *model.input_shape)
+    return rows.astype(np.int64) if _kind(model.network) == "transformer" else rows
+
+
+def _kind(network: Any) -> str | None:
+    return network.partition("-")[0] if isinstance(network, str) else type(network).__name__.lower()
+
+
+def make_network(model: NetworkClassifier, features: int, classes: int) -> Any:
+    """The module to train, made to measure where it is one of the paper's."""
+    try:
+        from lowchurn.nets import networks
+    except ImportError:
+        raise extra_missing(WHO, "torch", "torch") from None
+    if not isinstance(model.network, str):
+        return model.network
+    if ":" in model.network:
+        raise ValueError(
+            f"{WHO}: network must not name code, got {model.network!r}. Import it and give the function itself."
+        )
+    kind, _, size = model.network.partition("-")
+    if kind not in KINDS or not size.isdigit():
+        known = ", ".join(f"{kind!r}" for kind in ("fcn-100", "convnet-4", "transformer-1", "resnet-50"))
+        raise ValueError(f"{WHO}: network must be a module or a name such as {known}, got {model.network!r}.")
+    make: Callable[[], Any]
+    if kind == "fcn":
+        make = functools.partial(networks.fcn, int(size), inputs=features, classes=classes)
+    elif kind == "transformer":
+        make = functools.partial(networks.transformer, int(size), length=features, classes=classes)
+    elif model.input_shape is None or len(model.input_shape) != 3:
+        raise ValueError(f"{WHO}: {model.network} takes images: give input_shape=(height, width, channels).")
+    else:
+        kinds = {"convnet": networks.convnet, "resnet": networks.resnet}
+        make = functools.partial(kinds[kind], int(size), shape=model.input_shape, classes=classes)
+    _check_memory(model.network, make)
+    return make()
+
+
+def _check_memory(name: str, make: Callable[[], Any]) -> None:
+    """Refuse a network that does not fit into memory before the system ends the process."""
+    import torch
+
+    try:
+        with torch.device("meta"):  # shapes without memory
+            weights = sum(p.numel() for p in make().parameters())
+    except (RuntimeError, TypeError, OverflowError):  # more than torch can count
+        weights = sys.maxsize
+    needed = 16 * weights  # in single precision: the weights, their gradients and two moments
+    if hasattr(os, "sysconf") and needed > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+        raise ValueError(
+            f"{WHO}: network {name!r} must fit into memory: training takes {needed / 2**30:.3g} GiB, "
+            f"the machine has {memory / 2**30:.3g}. Choose a smaller one."
+        )
+
+
+def same_weights(one: Any, other: Any) -> bool:
+    """Whether two modules have parameters of the same names and shapes."""
+    shapes = [{name: tuple(p.shape) for name, p in module.named_parameters()} for module in (one, other)]
+    return shapes[0] == shapes[1]
+
+
+class TorchLearner(Learner):
+    """Trains the candidates of a :class:`NetworkClassifier` together, as one stack."""
+
+    name = "torch"
+
+    @classmethod
+    def handles(cls, estimator: Any) -> bool:
+        return isinstance(estimator, NetworkClassifier)
+
+    def fit(self, X: Any, job: Job, base: Any = None) -> Any:
+        (model,) = self.fit_many(X, [job], base)
+        if isinstance(model, Exception):
+            raise model
+        return model
+
+    def fit_many(self, X: Any, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
+        """Train all jobs at once on one device; ``n_jobs`` has nothing to do here."""
+        from lowchurn.nets import Task, train
+
+        who = self.estimator
+        X = np.asarray(X, dtype=np.float32)
+        network = make_network(who, X.shape[1], len(self.classes))
+        start = None
+        if any(job.base_share for job in jobs):
+            start = {name: value.detach() for name, value in base.module_.state_dict().items()}
+        tasks = []
+        for job in jobs:
+            labels = job.targets.argmax(axis=1) if job.labels is None else job.labels
+            rows, held_out = self._split(labels, job)
+            weights = None if job.sample_weight is None else job.sample_weight[rows]
+            tasks.append(
+                Task(
+                    rows=rows,
+                    targets=job.targets[rows],
+                    validation=held_out,
+                    validation_targets=one_hot(labels[held_out], len(self.classes)),
+                    seed=0 if job.seed is None else job.seed,
+                    start=start if job.base_share else None,
+                    base_share=job.base_share,
+                    weights=weights,
+                    mixing=job.mixing,
+                    coupling=job.coupling,
+                    limit=job.strategy.limit,
+                    pull=None if job.pull is None else job.pull[rows],
+                )
+            )
+        trained = train(
+            network,
+            shaped(who, X),
+            tasks,
+            epochs=who.epochs,
+            patience=who.patience,
+            restore_best=who.restore_best,
+            batch_size=who.batch_size,
+            learning_rate=who.learning_rate,
+            loss=who.loss,
+            device=who.device,
+            precision=who.precision,
+            progress=False,
+        )
+        return [self._model(trained, k, X.shape[1]) for k in range(len(jobs))]
+
+    def cannot_average(self, base: Any) -> str:
+        if reason := self.cannot_start(1.0, base):
+            return reason
+        import torch
+
+        network = make_network(self.estimator, base.n_features_in_, len(self.classes))
+        module = copy.deepcopy(network) if is_network(network) else network()
+        state = base.module_.state_dict()
+        if {name: value.shape for name, value in module.state_dict().items()} != {n: v.shape for n, v in state.items()}:
+            return "the base's network has other layers, so its weights do not fit."
+        module.load_state_dict(state)
+        rows = np.random.default_rng(0).uniform(size=(4, base.n_features_in_))
+        inputs = torch.from_numpy(shaped(self.estimator, rows)).to("cpu")
+        with torch.no_grad():
+            if not torch.allclose(module.cpu().eval()(inputs), base.module_(inputs), atol=1e-5, equal_nan=True):
+                return "the base's network makes something else of the same weights."
+        return ""
+
+    def needs_rows(self, model: Any) -> bool:
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        return any(isinstance(part, _BatchNorm) for part in model.module_.modules())
+
+    def average(self, models: Sequence[Any], shares: Sequence[float], X: Any) -> Any:
+        """Weights in shares; batch normalisation gets its statistics anew from the rows ``X``."""
+        import torch
+
+        states = [model.module_.state_dict() for model in models]
+        state = {}
+        for name, first in states[0].items():
+            values = [one[name].detach() for one in states]
+            exact = next((v for v, share in zip(values, shares, strict=True) if share == 1), None)
+            if exact is not None or not first.is_floating_point():
+                state[name] = first if exact is None else exact
+            else:
+                total = torch.stack([share * v.double() for v, share in zip(values, shares, strict=True)]).sum(dim=0)
+                state[name] = total.to(first.dtype)
+        made = clone(self.estimator)
+        made.classes_, made.n_features_in_ = self.classes, models[0].n_features_in_
+        made.epochs_ = models[0].epochs_
+        made.module_ = copy.deepcopy(models[0].module_)
+        made.module_.load_state_dict(state)
+        if self.needs_rows(made) and not any(share == 1 for share in shares):
+            from lowchurn.nets._averages import renew_statistics
+
+            rows = torch.from_numpy(shaped(self.estimator, np.asarray(X, dtype=np.float32)))
+            renew_statistics(made.module_.eval(), rows, self.estimator.batch_size)
+        made.module_.eval()
+        return made
+
+    def _split(self, labels: np.ndarray, job: Job) -> tuple[np.ndarray, np.ndarray]:
+        """Rows to train on and rows to stop on, the same for jobs of one seed."""
+        fraction = check_number(WHO, "validation_fraction", self.estimator.validation_fraction, 0, 1, open_low=True,
+                                open_high=True)  # fmt: skip
+        every = np.arange(len(labels))
+        if len(labels) < 10:
+            raise ValueError(
+                f"{WHO}: at least 10 rows are needed to hold some out for early stopping, got {len(labels)}."
+            )
+        counts = np.bincount(labels)
+        many = counts[counts > 0].min() > 1 and int(fraction * len(labels)) >= len(self.classes)
+        rows, held_out = train_test_split(
+            every, test_size=fraction, random_state=job.seed, stratify=labels if many else None
+        )
+        return rows, held_out
+
+    def _model(self, trained: Any, k: int, features: int) -> Any:
+        if trained.status[k] != "finished":
+            return RuntimeError(f"{WHO}: training {trained.status[k]}")
+        model = clone(self.estimator)
+        model.classes_, model.n_features_in_ = self.classes, features
+        model.module_, model.epochs_ = trained.module(k), int(trained.epochs[k])
+        return model
+
+    def cannot(self, strategy: Strategy, base: Any = None) -> str:
+        return self.cannot_start(strategy.base_share, base) if strategy.base_share else ""
+
+    def cannot_start(self, base_share: float, base: Any) -> str:
+        if not isinstance(base, NetworkClassifier) or not hasattr(base, "module_"):
+            return "a network can only start from the weights of a base that is a NetworkClassifier, too."
+        if list(base.classes_) != list(self.classes):
+            return "the base has other classes, so its weights do not fit."
+        network = make_network(self.estimator, base.n_features_in_, len(self.classes))
+        if not same_weights(network if is_network(network) else network(), base.module_):
+            return "the base's network has other layers, so its weights do not fit."
+        return ""
+
+    @classmethod
+    def saves(cls, model: Any) -> bool:
+        return isinstance(model, NetworkClassifier)
+
+    @classmethod
+    def save(cls, model: Any) -> dict[str, bytes]:
+        """Weights as safetensors, everything else as JSON; a module of one's own is named, not pickled."""
+        from safetensors.torch import save
+
+        parameters = model.get_params(deep=False)
+        parameters["network"] = network_name(model.network)
+        if not isinstance(model.network, str):
+            _check_made_again(model)
+        if not isinstance(parameters["random_state"], int):
+            parameters["random_state"] = None
+        about = {
+            "parameters": parameters,
+            **labels_to_plain(model.classes_),
+            "features": int(model.n_features_in_),
+            "epochs": int(model.epochs_),
+        }
+        weights = {name: value.contiguous() for name, value in model.module_.state_dict().items()}
+        return {"network.safetensors": save(weights), "network.json": json.dumps(about).encode()}
+
+    @classmethod
+    def load(cls, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
+        from safetensors.torch import load
+
+        about = read_record("the part 'network.json'", files["network.json"], NetworkRecord)
+        parameters: dict[str, Any] = dict(about.parameters)
+        if parameters.get("input_shape") is not None:
+            parameters["input_shape"] = tuple(parameters["input_shape"])
+        model = NetworkClassifier(**{**parameters, "network": name_to_network(parameters["network"], trusted)})
+        model.classes_ = labels_from_plain("the network", about.classes, about.dtype or about.classes_dtype)
+        model.n_features_in_, model.epochs_ = about.features, about.epochs
+        model.module_ = _made_for(model, load(files["network.safetensors"])).eval()
+        if model.predict_proba(np.zeros((1, about.features))).shape != (1, len(model.classes_)):
+            raise Refused("load: the network must give one number per class.")
+        return model
+
+
+@dataclass(frozen=True)
+class NetworkRecord:
+    """What a model file says about a network, beside its weights."""
+
+    parameters: dict[str, bool | int | float | str | list[int] | None]
+    classes: list[Label]
+    features: int
+    epochs: int
+    dtype: str = ""
+    classes_dtype: str = ""  # its name in files of format 1
+
+
+def _made_for(model: NetworkClassifier, weights: dict[str, Any]) -> Any:
+    """The network with these weights. One that they do not fit is refused before memory is taken for it."""
+    import torch
+
+    features, classes = model.n_features_in_, len(model.classes_)
+    if isinstance(model.network, str):
+        with torch.device("meta"):
+            plan = make_network(model, features, classes)
+        shapes = {name: value.shape for name, value in plan.state_dict().items()}
+        if shapes != {name: value.shape for name, value in weights.items()}:
+            raise Refused(f"load: the weights do not fit the network {model.network!r} of {features} features.")
+    network = make_network(model, features, classes)
+    module = network if is_network(network) else network()
+    module.load_state_dict(weights)
+    return module
+
+
+def is_network(value: Any) -> bool:
+    """Whether this is a torch module, found out without importing torch."""
+    return not isinstance(value, type) and hasattr(value, "named_parameters") and hasattr(value, "forward")
+
+
+def network_name(network: Any) -> str:
+    """A network as a string that can be written down; a module of one's own by where its class is imported from."""
+    if isinstance(network, str):
+        return network
+    maker = type(network) if is_network(network) else network
+    module, name = getattr(maker, "__module__", None), getattr(maker, "__qualname__", "")
+    found: Any = sys.modules.get(str(module))
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not maker:
+        raise ValueError(
+            f"save: the network must come from a function or class that can be imported, got {maker!r}. "
+            "Define it at the top of a module."
+        )
+    return f"{module}:{name}"
+
+
+def _check_made_again(model: NetworkClassifier) -> None:
+    """Refuse to write weights of a network that its own class or function would not make again."""
+    import torch
+
+    maker = type(model.network) if is_network(model.network) else model.network
+    try:
+        with torch.random.fork_rng(devices=[]):
+            same = same_weights(maker(), model.module_)
+    except Exception:
+        same = False
+    if not same:
+        raise ValueError(
+            f"save: {network_name(model.network)} must make the network again when it is called without arguments, "
+            "and it does not. Give a function or class without arguments that does."
+        )
+
+
+def name_to_network(network: Any, trusted: Sequence[str]) -> Any:
+    """The network that a model file names: one of the paper's by its name, code only where the name is trusted.
+
+    Examples
+    --------
+    >>> from lowchurn.learners._torch import name_to_network
+    >>> name_to_network("fcn-10", trusted=[])
+    'fcn-10'
+    >>> name_to_network("package.module:function", trusted=[])
+    Traceback (most recent call last):
+    ...
+    lowchurn._model_files.Refused: load: the file names code, 'package.module:function', that makes a network.
+    Where you trust it, load with trusted=['package.module:function'].
+    """
+    if not isinstance(network, str) or ":" not in network:
+        return network
+    if network not in trusted:
+        raise Refused(
+            f"load: the file names code, {network!r}, that makes a network. "
+            f"Where you trust it, load with trusted=[{network!r}]."
+        )
+    with reading(f"the network {network!r}"):
+        module, _, attribute = network.partition(":")
+        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    return found
+
+
+__all__ = ["NetworkClassifier", "TorchLearner"]

@@ -1,0 +1,236 @@
+"""Averages of trained weights: models that are made and not trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lowchurn._checks import check_number, to_numpy
+from lowchurn.nets._initial_weights import State, blend
+from lowchurn.nets._trained import FINISHED, Trained, as_pool
+
+ELEMENTS_AT_ONCE = 2**27  # of weights that are summed, which is done in float64
+
+
+def average(
+    trained: Trained,
+    groups: Sequence[Sequence[int]],
+    bases: Sequence[tuple[Trained, int]] | None = None,
+    shares: Sequence[float] | None = None,
+    X: Any = None,
+    rows: Sequence[Any] | None = None,
+) -> Trained:
+    """The mean weights of groups of trained models, each moved by a share toward a base.
+
+    Candidate k has the weights ``(1 - shares[k]) * mean(groups[k]) + shares[k] * bases[k]``: at 0 the mean itself, at 1
+    the base itself, bit for bit. Members that did not finish are left out and named in ``left_out``.
+
+    Parameters
+    ----------
+    trained : Trained
+        The members.
+    groups : list of lists of int
+        For each candidate, which models of ``trained`` are averaged.
+    bases : list of (Trained, int), optional
+        For each candidate, a model of the same network; needed where a share is above 0.
+    shares : list of float, optional
+        For each candidate, how far it lies toward its base; 0 by default.
+    X : array of shape (N, ...), optional
+        Rows for networks with batch normalisation, whose running statistics mean nothing for averaged weights: they
+        are computed anew, batch by batch, as ``torch.optim.swa_utils.update_bn`` does.
+    rows : list of arrays of int, optional
+        For each candidate, its training rows in ``X``; all of them by default.
+
+    Returns
+    -------
+    Trained
+        With ``epochs`` summed over the members and without a ``loss``. A candidate of which no member finished, or
+        whose base did not, has a status of "failed: " and the reasons.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn.nets import average, strategy_tasks, train
+    >>> from lowchurn.nets.networks import fcn
+    >>> from lowchurn.strategies import ColdStart, WarmStart, member_seed
+    >>> X = np.random.default_rng(0).normal(size=(300, 4)).astype("float32")
+    >>> y = (X[:, 0] > 0).astype(int)
+    >>> network = fcn(16, inputs=4, classes=2)
+    >>> old = dict(rows=np.arange(100), y=y, classes=2, validation=np.arange(200, 300))
+    >>> base = train(network, X, strategy_tasks([ColdStart()], seed=0, **old), epochs=3, device="cpu")
+    >>> new = old | dict(rows=np.arange(200), base=(base, 0))
+    >>> tasks = [t for j in range(3) for t in strategy_tasks([WarmStart()], seed=member_seed(1, j), **new)]
+    >>> members = train(network, X, tasks, epochs=3, device="cpu")
+    >>> dial = average(members, [[0, 1, 2]] * 3, bases=[(base, 0)] * 3, shares=[0.0, 0.5, 1.0])
+    >>> dial.predict(X).shape
+    (3, 300)
+    >>> bool((dial.logits(X)[2] == base.logits(X)[0]).all())
+    True
+    """
+    members = [[int(i) for i in group] for group in groups]
+    dial = [0.0] * len(members) if shares is None else [float(share) for share in shares]
+    _check(trained, members, bases, dial, rows)
+    finished = [[i for i in group if trained.status[i] == FINISHED] for group in members]
+    status = [
+        _status(trained, group, finished[k], None if bases is None else bases[k], dial[k])
+        for k, group in enumerate(members)
+    ]
+    result = Trained(
+        trained.template,
+        trained.settings,
+        _blended(trained, finished, bases, dial),
+        status,
+        np.array([trained.epochs[group].sum() for group in members], dtype=int),
+        np.full(len(members), math.nan),
+        left_out=["; ".join(_named(trained, i) for i in group if trained.status[i] != FINISHED) for group in members],
+    )
+    if any(isinstance(layer, _BatchNorm) and layer.track_running_stats for layer in trained.template.modules()):
+        mixed = [
+            k
+            for k, share in enumerate(dial)
+            if status[k] == FINISHED and (0 < share < 1 or (share == 0 and len(finished[k]) > 1))
+        ]
+        if mixed and X is None:
+            raise ValueError(
+                "average: the network has batch normalisation, whose statistics have to be computed anew for averaged "
+                "weights, but X is None. Give the training rows."
+            )
+        for k in mixed:
+            _renew_statistics(result, k, X, None if rows is None else rows[k])
+    return result
+
+
+def _check(
+    trained: Trained,
+    groups: list[list[int]],
+    bases: Sequence[tuple[Trained, int]] | None,
+    shares: Sequence[float],
+    rows: Sequence[Any] | None,
+) -> None:
+    if not groups:
+        raise ValueError("average: groups must hold at least one group, got none.")
+    for name, value in (("bases", bases), ("shares", shares), ("rows", rows)):
+        if value is not None and len(value) != len(groups):
+            raise ValueError(f"average: {name} must have one entry for each of {len(groups)} groups, got {len(value)}.")
+    for k, (group, share) in enumerate(zip(groups, shares, strict=True)):
+        if not group or min(group) < 0 or max(group) >= len(trained):
+            raise ValueError(
+                f"average: group {k} must hold at least one model number from 0 to {len(trained) - 1}, got {group}."
+            )
+        check_number("average", f"share {k}", share, 0, 1)
+        if share > 0 and bases is None:
+            raise ValueError(f"average: share {k} is {share}, but there are no bases to move toward.")
+
+
+def _named(trained: Trained, i: int) -> str:
+    return f"model {i} ({trained.status[i]})"
+
+
+def _status(
+    trained: Trained, group: list[int], finished: list[int], base: tuple[Trained, int] | None, share: float
+) -> str:
+    if not finished:
+        return f"failed: no member finished: {'; '.join(_named(trained, i) for i in group)}"
+    if share > 0 and base is not None and base[0].status[base[1]] != FINISHED:
+        return f"failed: the base {base[0].status[base[1]].removeprefix('failed: ')}"
+    return FINISHED
+
+
+def _blended(
+    trained: Trained, finished: list[list[int]], bases: Sequence[tuple[Trained, int]] | None, shares: Sequence[float]
+) -> State:
+    """Weights and buffers (K, ...): gathered and summed for all candidates at once, some weights at a time."""
+    device = trained.settings.device
+    unique = {key: place for place, key in enumerate(dict.fromkeys(map(tuple, finished)))}  # a dial shares its members
+    most = max(1, max(map(len, unique)))
+    members = torch.tensor([[*key, *[0] * (most - len(key))] for key in unique], device=device)
+    counts = torch.tensor([len(key) for key in unique], device=device)
+    which = torch.tensor([unique[tuple(group)] for group in finished], device=device)
+    share = torch.tensor(shares, device=device, dtype=torch.float64)
+    state: State = {}
+    for name, value in trained.state.items():
+        mean = _means(value, members, counts)[which]
+        if bases is None:
+            state[name] = mean
+            continue
+        base = _gathered(name, value, bases)
+        if value.is_floating_point():
+            state[name] = blend({name: base}, {name: mean}, share)[name]
+        else:
+            state[name] = torch.where((share == 1).view(-1, *[1] * (value.ndim - 1)), base, mean)
+    return state
+
+
+def _means(value: torch.Tensor, members: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """The mean of ``value`` (K, ...) over each row of members; of whole numbers, the first."""
+    if not value.is_floating_point():
+        return value[members[:, 0]]
+    means = torch.empty((len(members), *value.shape[1:]), device=value.device, dtype=value.dtype)
+    size = max(1, ELEMENTS_AT_ONCE // max(1, value[0].numel()))
+    for first in range(0, len(members), size):
+        some, count = members[first : first + size], counts[first : first + size]
+        wide = (-1, *[1] * (value.ndim - 1))
+        total = torch.zeros((len(some), *value.shape[1:]), device=value.device, dtype=torch.float64)
+        for j in range(some.shape[1]):  # in float64, so that the order of the members does not matter
+            total += torch.where((j < count).view(wide), value[some[:, j]], 0).double()
+        means[first : first + size] = (total / count.clamp(min=1).view(wide)).to(value.dtype)
+    return means
+
+
+def _gathered(name: str, like: torch.Tensor, bases: Sequence[tuple[Trained, int]]) -> torch.Tensor:
+    """One tensor of every candidate's base; bases that lie in the same stack are gathered at once."""
+    found = torch.empty((len(bases), *like.shape[1:]), device=like.device, dtype=like.dtype)
+    sources: dict[int, list[int]] = {}
+    for k, (source, _) in enumerate(bases):
+        sources.setdefault(id(source), []).append(k)
+    for places in sources.values():
+        value = bases[places[0]][0].state[name]
+        index = torch.tensor([bases[k][1] for k in places], device=value.device)
+        found[torch.tensor(places, device=like.device)] = value[index].to(like.device, like.dtype)
+    return found
+
+
+def _renew_statistics(result: Trained, k: int, X: Any, rows: Any) -> None:
+    """Running means and variances of one candidate from its training rows."""
+    pool = as_pool(X, result.settings)
+    if rows is not None:
+        pool = pool[torch.as_tensor(to_numpy(rows), device=pool.device)]
+    module = result.module(k).to(result.settings.device)
+    renew_statistics(module, pool, result.settings.batch_size)
+    for name, value in module.named_buffers():
+        result.state[name][k] = value
+
+
+@torch.no_grad()
+def renew_statistics(module: nn.Module, rows: torch.Tensor, batch_size: int) -> None:
+    """Running means and variances of a module as plain averages over batches of its training rows, in place.
+
+    Everything but batch normalisation stays in evaluation mode, so that the result is the same each time.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lowchurn.nets._averages import renew_statistics
+    >>> layer = torch.nn.BatchNorm1d(1).eval()
+    >>> renew_statistics(layer, torch.tensor([[1.0], [3.0]]), batch_size=2)
+    >>> layer.running_mean.item(), layer.running_var.item()
+    (2.0, 2.0)
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
+    usual = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # torch's way to say: the average over all batches
+        layer.train()
+    # Parts of nearly the same size: a last batch of a single row could not be normalised.
+    for part in torch.tensor_split(rows, math.ceil(len(rows) / batch_size)):
+        module(part)
+    for layer, momentum in zip(layers, usual, strict=True):
+        layer.momentum = momentum
+        layer.eval()

@@ -1,0 +1,93 @@
+"""Where weights start: fresh ones drawn from each model's seed, the base's, or a point between the two."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from lowchurn.nets._random import uniforms
+from lowchurn.nets.networks import Network
+
+State = dict[str, torch.Tensor]
+ELEMENTS_AT_ONCE = 2**25  # of random numbers, which are made in float64 with a few copies
+
+
+def make_template(network: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    """The module that all models of a stack are copies of."""
+    module = network if isinstance(network, nn.Module) or not callable(network) else network()
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"train: network must be a torch module or a function that makes one, got {module!r}.")
+    if any(parameter.is_meta for parameter in module.parameters()):
+        raise ValueError("train: network must have weights, got one on torch's meta device. Make it on the CPU.")
+    return module
+
+
+def fresh_state(
+    network: nn.Module | Callable[[], nn.Module],
+    template: nn.Module,
+    seeds: torch.Tensor,
+    dtype: torch.dtype,
+) -> State:
+    """Freshly initialised parameters (K, ...), each model from its own seed, on the device of the seeds."""
+    if isinstance(template, Network):
+        starts = template.starts()
+        state = {}
+        for part, (name, parameter) in enumerate(template.named_parameters()):
+            limit, constant = starts[name]
+            shape = (len(seeds), *parameter.shape)
+            if limit == 0:
+                state[name] = torch.full(shape, constant, device=seeds.device, dtype=dtype)
+                continue
+            state[name] = torch.empty(shape, device=seeds.device, dtype=dtype)
+            size = max(1, ELEMENTS_AT_ONCE // parameter.numel())
+            for first in range(0, len(seeds), size):
+                draw = uniforms(seeds[first : first + size], part, parameter.numel())
+                state[name][first : first + size] = ((2 * draw - 1) * limit + constant).view(-1, *parameter.shape)
+        return state
+    modules = [_reset(network, seed) for seed in seeds.tolist()]
+    return {
+        name: torch.stack([dict(m.named_parameters())[name].detach() for m in modules]).to(seeds.device, dtype)
+        for name, _ in template.named_parameters()
+    }
+
+
+def _reset(network: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A freshly initialised copy of a user's module, the same for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**63)
+        if not isinstance(network, nn.Module):
+            return network()
+        module = copy.deepcopy(network)
+        for name, layer in module.named_modules():
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+            elif next(layer.parameters(recurse=False), None) is not None:
+                raise ValueError(
+                    f"train: layer {name or type(layer).__name__!r} has parameters but no reset_parameters(), so it "
+                    "cannot be started afresh. Hand in a function that makes the module instead of the module."
+                )
+        return module
+
+
+def fresh_buffers(template: nn.Module, models: int, device: torch.device, dtype: torch.dtype) -> State:
+    """The template's buffers, such as running means, once for each model."""
+    return {
+        name: b.detach().to(device, dtype if b.is_floating_point() else b.dtype).expand(models, *b.shape).clone()
+        for name, b in template.named_buffers()
+    }
+
+
+def blend(base: State, fresh: State | None, shares: torch.Tensor) -> State:
+    """``share * base + (1 - share) * fresh`` for each model; exactly the one or the other at shares of 1 and 0."""
+    if fresh is None:
+        return base
+
+    def between(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        share = shares.to(one).view(-1, *[1] * (one.ndim - 1))
+        mixed = share * one + (1 - share) * other
+        return torch.where(share == 1, one, torch.where(share == 0, other, mixed))
+
+    return {name: between(base[name], value) for name, value in fresh.items()}

@@ -1,0 +1,270 @@
+"""A budget that holds on new rows: Learn-then-Test with a fixed order of candidates.
+
+The null hypothesis of a candidate is "its churn on new rows is above the budget". On rows that played no part in
+training or choosing, the number of changed decisions is binomial, so the p-value is an exact binomial tail.
+Candidates are tested in an order fixed in advance, each at the full level, until one fails (fixed-sequence testing;
+Angelopoulos et al., "Learn then Test", 2021): the chance that any accepted one is above the budget is at most
+``1 - confidence``, whichever of them is served.
+
+Soft churn is a mean of bounded values, not a count; its p-value is that of Hoeffding and Bentkus (Bates et al., 2021),
+which is valid for every distribution on [0, bound] and coarser than the binomial tail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import beta, binom
+
+from lowchurn._checks import as_array, check_number, check_weightlike, to_numpy
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What the held-out rows prove about the churn of the served model on new rows.
+
+    Attributes
+    ----------
+    certified : bool
+        Whether, with this confidence, the churn on new rows is at most ``max_churn``.
+    max_churn, confidence : float
+        The claim.
+    rows : int
+        Rows that the test used; nothing else has seen them.
+    churn : float
+        Churn of the served model on those rows.
+    upper_bound : float
+        What can be certified for the served model with these rows: its churn is at most this.
+    rows_needed : int or None
+        About how many rows would certify the budget at the churn that was seen; None where the churn itself is
+        not below the budget, so that no number of rows would.
+    tested : tuple of (name, p-value)
+        The candidates in the order of the test, up to the first that failed.
+
+    Examples
+    --------
+    >>> from lowchurn.selection import certify
+    >>> certificate, accepted = certify({"calm": [0] * 396 + [1] * 4}, max_churn=0.05, confidence=0.95)
+    >>> certificate.certified, accepted
+    (True, ['calm'])
+    """
+
+    certified: bool
+    max_churn: float
+    confidence: float
+    rows: int
+    churn: float
+    upper_bound: float
+    rows_needed: int | None
+    tested: tuple[tuple[str, float], ...]
+
+    def __str__(self) -> str:
+        claim = f"churn on new rows is at most {self.max_churn:.3g} with confidence {self.confidence:.3g}"
+        seen = f"{self.churn:.3g} on {self.rows} rows that nothing else has seen"
+        if self.certified:
+            return f"Certified: {claim} ({seen})."
+        if self.rows_needed is None:
+            cure = "the churn that was seen is not below the budget, so more rows alone would not do"
+        else:
+            cure = f"about {self.rows_needed} rows for the certificate would do at this churn"
+        return f"Not certified: {claim} ({seen}). What can be certified is {self.upper_bound:.3g}; {cure}."
+
+
+def churn_upper_bound(values: Any, confidence: float, bound: float = 1.0) -> float:
+    """An upper bound of the mean churn on new rows, for one model that was fixed before the rows were seen.
+
+    Zeros and ones (hard churn, ``bound=1``) get the exact bound of Clopper and Pearson; other values in
+    [0, bound] that of Hoeffding and Bentkus.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn.selection import churn_upper_bound
+    >>> round(churn_upper_bound(np.zeros(299), confidence=0.95), 4)
+    0.01
+    """
+    values = _check_values("churn_upper_bound", values, bound)
+    confidence = _check_confidence("churn_upper_bound", confidence)
+    n = len(values)
+    if _counts(values, bound):
+        changed = int(values.sum())
+        return 1.0 if changed == n else float(beta.ppf(confidence, changed + 1, n - changed))
+    mean = float(values.mean()) / bound
+    if _hoeffding_bentkus(mean, n, 1.0 - 1e-9) > 1 - confidence:
+        return bound
+    gap = lambda level: _hoeffding_bentkus(mean, n, level) - (1 - confidence)  # noqa: E731
+    return bound * float(brentq(gap, max(mean, 1e-12), 1.0 - 1e-9))
+
+
+def rows_to_certify(max_churn: float, confidence: float, churn: float = 0.0) -> int | None:
+    """How many rows certify a budget on hard churn if the share ``churn`` of them changes; None if none would.
+
+    Examples
+    --------
+    >>> from lowchurn.selection import rows_to_certify
+    >>> rows_to_certify(0.01, 0.95), rows_to_certify(0.02, 0.95, churn=0.01)
+    (299, 719)
+    >>> rows_to_certify(0.02, 0.95, churn=0.03) is None
+    True
+    """
+    who = "rows_to_certify"
+    max_churn = check_number(who, "max_churn", max_churn, 0, 1, open_low=True, open_high=True)
+    confidence = _check_confidence(who, confidence)
+    churn = check_number(who, "churn", churn, 0, 1)
+    if churn >= max_churn:
+        return None
+
+    def passes(n: int) -> bool:
+        return bool(binom.cdf(math.ceil(churn * n), n, max_churn) <= 1 - confidence)
+
+    high = 1
+    while not passes(high):
+        high *= 2
+        if high > 10**12:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return high
+
+
+def aim_for_certificate(max_churn: float, confidence: float, rows: int, power: float = 0.9) -> float:
+    """The churn at which a certificate with ``rows`` rows is got with probability ``power``; 0 where none can be.
+
+    A candidate whose churn is just below the budget is hardly ever certified, so this is what to search for.
+
+    Examples
+    --------
+    >>> from lowchurn.selection import aim_for_certificate
+    >>> round(aim_for_certificate(0.02, 0.95, rows=2000), 4), aim_for_certificate(0.02, 0.95, rows=100)
+    (0.0116, 0.0)
+    """
+    allowed = int(binom.ppf(1 - confidence, rows, max_churn))
+    while allowed >= 0 and binom.cdf(allowed, rows, max_churn) > 1 - confidence:
+        allowed -= 1
+    if allowed < 0:
+        return 0.0
+    return float(brentq(lambda level: binom.cdf(allowed, rows, level) - power, 0.0, max_churn))
+
+
+def certify(
+    values: dict[str, Any],
+    max_churn: float,
+    confidence: float,
+    bound: float = 1.0,
+    prefer: Sequence[str] | None = None,
+) -> tuple[Certificate, list[str]]:
+    """Test candidates in the given order until one fails; the accepted ones all keep the budget on new rows.
+
+    Parameters
+    ----------
+    values : dict of name to array of shape (n,)
+        Churn of each candidate on each row: zeros and ones for hard churn, divergences for soft churn. The order of
+        the dict is the order of the test and must not depend on these rows: safest first.
+    max_churn : float
+        The budget.
+    confidence : float
+        With this probability over the rows, every accepted candidate keeps the budget.
+    bound : float, default 1
+        The largest value possible.
+    prefer : list of names, optional
+        Best first, by other rows: the certificate is that of the first accepted one, or of the first of all
+        where none is accepted. The order of ``values`` reversed by default.
+
+    Returns
+    -------
+    certificate : Certificate
+    accepted : list of names
+
+    Examples
+    --------
+    >>> from lowchurn.selection import certify
+    >>> rows = {"safe": [0] * 400, "bold": [0] * 390 + [1] * 10, "wild": [1] * 400}
+    >>> certificate, accepted = certify(rows, max_churn=0.05, confidence=0.95)
+    >>> accepted, certificate.churn
+    (['safe', 'bold'], 0.025)
+    >>> print(certify({"bold": rows["bold"]}, max_churn=0.03, confidence=0.95)[0])
+    Not certified: churn on new rows is at most 0.03 with confidence 0.95 (0.025 on 400 rows that nothing else has
+    seen). What can be certified is 0.042; about 3494 rows for the certificate would do at this churn.
+    """
+    who = "certify"
+    if not values:
+        raise ValueError(f"{who}: values must hold at least one candidate, got none.")
+    bound = check_number(who, "bound", bound, 0, math.inf, open_low=True, open_high=True)
+    max_churn = check_number(who, "max_churn", max_churn, 0, bound, open_low=True, open_high=True)
+    confidence = _check_confidence(who, confidence)
+    checked = {name: _check_values(who, v, bound) for name, v in values.items()}
+    tested: list[tuple[str, float]] = []
+    accepted: list[str] = []
+    for name, rows in checked.items():
+        tested.append((name, p_value(rows, max_churn, bound)))
+        if tested[-1][1] > 1 - confidence:
+            break
+        accepted.append(name)
+    order = list(reversed(checked)) if prefer is None else list(prefer)
+    served = next((name for name in order if name in accepted), order[0])
+    rows = checked[served]
+    churn = float(rows.mean())
+    needed = rows_to_certify(max_churn / bound, confidence, min(churn / bound, 1.0))
+    certificate = Certificate(
+        certified=served in accepted,
+        max_churn=max_churn,
+        confidence=confidence,
+        rows=len(rows),
+        churn=churn,
+        upper_bound=churn_upper_bound(rows, confidence, bound),
+        rows_needed=needed,
+        tested=tuple(tested),
+    )
+    return certificate, accepted
+
+
+def p_value(values: Any, max_churn: float, bound: float = 1.0) -> float:
+    """The chance of churn this low if the churn on new rows were above ``max_churn``.
+
+    Examples
+    --------
+    >>> from lowchurn.selection._certify import p_value
+    >>> round(p_value([0] * 299, max_churn=0.01), 4)
+    0.0495
+    """
+    values = _check_values("p_value", values, bound)
+    if _counts(values, bound):
+        return float(binom.cdf(int(values.sum()), len(values), max_churn))
+    return _hoeffding_bentkus(float(values.mean()) / bound, len(values), max_churn / bound)
+
+
+def _hoeffding_bentkus(mean: float, n: int, level: float) -> float:
+    """A valid p-value of "the true mean of n values in [0, 1] is above level"."""
+    if mean >= level:
+        return 1.0
+    inner = mean * math.log(mean / level) if mean > 0 else 0.0
+    inner += (1 - mean) * math.log((1 - mean) / (1 - level))
+    bentkus = math.e * float(binom.cdf(math.ceil(n * mean), n, level))
+    return min(1.0, math.exp(-n * inner), bentkus)
+
+
+def _counts(values: np.ndarray, bound: float) -> bool:
+    return bound == 1.0 and bool(np.isin(values, (0.0, 1.0)).all())
+
+
+def _check_values(who: str, values: Any, bound: float) -> np.ndarray:
+    values = to_numpy(as_array(values)).astype(float)
+    if values.ndim != 1 or len(values) == 0:
+        raise ValueError(f"{who}: values must hold one value for each of at least one row, got shape {values.shape}.")
+    # A divergence of equal rows can come out as -1e-17.
+    values = np.where((values < 0) & (values > -1e-9 * bound), 0.0, values)
+    check_weightlike(who, "values", values)
+    if values.max() > bound:
+        raise ValueError(f"{who}: values must be at most bound={bound:g}, got {values.max():.6g}.")
+    return values
+
+
+def _check_confidence(who: str, confidence: float) -> float:
+    return check_number(who, "confidence", confidence, 0, 1, open_low=True, open_high=True)

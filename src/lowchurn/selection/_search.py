@@ -1,0 +1,148 @@
+"""Find the lambda of distillation that meets a target with few trainings.
+
+Proposition 1 says that the best classifier within a budget is ``lam * p + (1 - lam) * g``. A plain retrain estimates
+``p``, so its probabilities and the base's alone predict the churn of every lambda before anything is trained
+there. A trained student is not that mixture, though: it has noise of its own. So the prediction gives the first lambda,
+and what is measured there corrects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lowchurn._checks import check_choice, check_number, check_proba, to_numpy
+
+Measure = Callable[[np.ndarray], float]
+DIGITS = 3  # a finer lambda changes nothing that held-out rows could show
+
+
+def predicted_churn(plain_proba: Any, base_proba: Any, lam: float, measure: Measure) -> float:
+    """Proposition 1's forecast: the churn of ``lam * plain + (1 - lam) * base``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn.selection import predicted_churn
+    >>> base, plain = np.array([[0.6, 0.4], [0.2, 0.8]]), np.array([[0.2, 0.8], [0.3, 0.7]])
+    >>> changed = lambda proba: float(np.mean(proba.argmax(axis=1) != base.argmax(axis=1)))
+    >>> predicted_churn(plain, base, 0.2, changed), predicted_churn(plain, base, 0.8, changed)
+    (0.0, 0.5)
+    """
+    plain, base = (to_numpy(check_proba("predicted_churn", "proba", p)) for p in (plain_proba, base_proba))
+    lam = check_number("predicted_churn", "lam", lam, 0, 1)
+    return float(measure(lam * plain + (1 - lam) * base))
+
+
+def predicted_lambda(plain_proba: Any, base_proba: Any, keeps: Callable[[np.ndarray], bool]) -> float:
+    """The largest lambda whose predicted mixture ``keeps`` a rule that the base keeps, by bisection.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowchurn.selection import predicted_lambda
+    >>> base, plain = np.array([[0.6, 0.4]]), np.array([[0.2, 0.8]])
+    >>> predicted_lambda(plain, base, keeps=lambda proba: proba[0, 0] >= 0.5)
+    0.25
+    """
+    plain, base = (to_numpy(check_proba("predicted_lambda", "proba", p)) for p in (plain_proba, base_proba))
+    if keeps(plain):
+        return 1.0
+    low, high = 0.0, 1.0
+    while high - low > 0.5 * 10**-DIGITS:
+        middle = (low + high) / 2
+        low, high = (middle, high) if keeps(middle * plain + (1 - middle) * base) else (low, middle)
+    return round(low, DIGITS)
+
+
+class LambdaSearch:
+    """Ask for a lambda, train there, tell what came out, until the aim is met or the trainings are spent.
+
+    Parameters
+    ----------
+    first : float
+        Where to begin, from :func:`predicted_lambda`.
+    aim : float
+        The value to reach from below, such as churn a little under the budget.
+    at_one : float
+        The value of the plain retrain, lambda = 1.
+    most : int, default 3
+        The most trainings.
+    near : float, default 0.8
+        A value between ``near * aim`` and ``aim`` is close enough to stop.
+    seek : {"most", "least"}
+        ``"most"``: the largest lambda whose value is at most the aim (the most accurate one within a budget).
+        ``"least"``: the smallest lambda whose value is at most the aim (the least churn that is accurate enough),
+        where the value is the loss of accuracy; then each step is a bisection.
+
+    Examples
+    --------
+    A world in which churn is 0.002 + 0.1 lam and the first forecast forgot the noise of 0.002:
+
+    >>> from lowchurn.selection import LambdaSearch
+    >>> search = LambdaSearch(first=0.2, aim=0.02, at_one=0.102)
+    >>> lam = search.ask()
+    >>> while lam is not None:
+    ...     search.tell(lam, 0.002 + 0.1 * lam)
+    ...     lam = search.ask()
+    >>> [(lam, round(value, 4)) for lam, value in search.told]
+    [(0.2, 0.022), (0.18, 0.02)]
+    """
+
+    def __init__(
+        self, first: float, aim: float, at_one: float, most: int = 3, near: float = 0.8, seek: str = "most"
+    ) -> None:
+        check_choice("LambdaSearch", "seek", seek, ("most", "least"))
+        self.first = check_number("LambdaSearch", "first", first, 0, 1)
+        self.aim, self.at_one, self.most, self.near, self.seek = aim, at_one, most, near, seek
+        self.told: list[tuple[float, float]] = []
+
+    def tell(self, lam: float, value: float) -> None:
+        """Report the value measured at a lambda; NaN for a training that failed."""
+        self.told.append((lam, value))
+
+    def ask(self) -> float | None:
+        """The next lambda to train at, or None when done."""
+        if len(self.told) >= self.most:
+            return None
+        known = [(lam, value) for lam, value in self.told if not np.isnan(value)]
+        if not self.told:
+            lam = self.first
+        elif not known:
+            return None  # the learner fails here: another lambda would fail as well
+        elif self.seek == "least":
+            lam = self._halve(known)
+        elif any(self.near * self.aim <= value <= self.aim for _, value in known):
+            return None
+        else:
+            lam = self._interpolate(known)
+        lam = round(min(max(lam, 0.0), 1.0), DIGITS)
+        # The plain retrain is lambda = 1 and is always there already.
+        return None if lam == 1.0 or any(lam == before for before, _ in self.told) else lam
+
+    def _halve(self, known: list[tuple[float, float]]) -> float:
+        fine = min([lam for lam, value in known if value <= self.aim], default=1.0)
+        short = max([lam for lam, value in known if value > self.aim and lam < fine], default=0.0)
+        return (fine + short) / 2
+
+    def _interpolate(self, known: list[tuple[float, float]]) -> float:
+        points = [*known, (1.0, self.at_one)]
+        below = max((p for p in points if p[1] <= self.aim), default=None)
+        above = min((p for p in points if p[1] > self.aim and (below is None or p[0] > below[0])), default=None)
+        if above is None:
+            return 1.0
+        # Without a point below, follow the line through the two lowest lambdas, but at least halve the last one:
+        # near zero churn flattens out to the student's own noise, and a line through noise may point anywhere.
+        if below is None:
+            if above[0] < 0.02:
+                return 0.0
+            (low, at_low), (high, at_high) = sorted(points)[:2]
+            slope = (at_high - at_low) / (high - low) if high > low else 0.0
+            line = low - (at_low - self.aim) / slope if slope > 0 else 0.0
+            last = len(self.told) == self.most - 1
+            return 0.0 if last and line <= 0 else max(line, 0.5 * low if not last else 0.0)
+        middle = 0.5 * (self.near * self.aim + self.aim)
+        share = (middle - below[1]) / (above[1] - below[1])
+        return below[0] + float(np.clip(share, 0.1, 0.9)) * (above[0] - below[0])

@@ -1,0 +1,305 @@
+"""What a strategy answers, and the two functions on labels that every strategy uses.
+
+A strategy is a frozen dataclass with pure methods on arrays; it never sees a model or a framework. These answers
+describe it, and an engine or learner needs no others. How a model is trained:
+
+- ``base_share``: weights start at ``base_share * base + (1 - base_share) * fresh``;
+- ``targets(onehot, base_proba)``: what each row aims at;
+- ``mixing``: the alpha of mixup's Beta(alpha, alpha), or None;
+- ``coupling``: the share of a twin's predictions in the loss, or None where there is no twin;
+- ``limit``: the share of changed decisions that a multiplier is steered to, or None where there is none.
+
+And what is made of trained models:
+
+- ``teachers``: a group of retrains whose mean prediction stands in for the labels, or None;
+- ``blend``: a group of models, and perhaps the base, that are averaged instead of trained, or None.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from lowchurn._checks import (
+    Array,
+    as_array,
+    as_floats,
+    check_choice,
+    check_class_index,
+    check_number,
+    check_proba,
+    unknown_name,
+)
+
+Start = Literal["cold", "warm"]
+STARTS = ("cold", "warm")
+TENTHS = tuple(round(0.1 * k, 1) for k in range(1, 10))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trainings by one strategy that differ in their seed alone: member j has ``member_seed(seed, j)``.
+
+    Examples
+    --------
+    >>> from lowchurn.strategies import Soup
+    >>> Soup(members=4).blend.group
+    Group(strategy=WarmStart(), count=4)
+    """
+
+    strategy: Strategy
+    count: int
+
+
+@dataclass(frozen=True)
+class Blend:
+    """``(1 - base)`` of the mean of a group's models and ``base`` of the base, in weights or in probabilities.
+
+    Examples
+    --------
+    >>> from lowchurn.strategies import ServedMixture
+    >>> ServedMixture(members=2, lam=0.7).blend
+    Blend(group=Group(strategy=ColdStart(), count=2), of='proba', base=0.3)
+    """
+
+    group: Group
+    of: Literal["weights", "proba"]
+    base: float
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What all strategies share. By itself it would be a plain retrain; use :class:`ColdStart` for that.
+
+    Subclasses override what differs. ``grid`` holds the values that the paper tunes each parameter over;
+    ``neutral`` the parameters at which the strategy is the same as :class:`ColdStart`, None if there are none;
+    ``rowwise`` says whether a row's target depends on that row alone.
+    """
+
+    name: ClassVar[str] = ""
+    grid: ClassVar[dict[str, tuple[float, ...]]] = {}
+    neutral: ClassVar[dict[str, Any] | None] = {}
+    rowwise: ClassVar[bool] = True
+
+    @property
+    def base_share(self) -> float:
+        """The share of the base's weights in the start; the rest is a fresh initialisation."""
+        return 0.0
+
+    @property
+    def mixing(self) -> float | None:
+        """Alpha of mixup's Beta distribution, or None."""
+        return None
+
+    @property
+    def coupling(self) -> float | None:
+        """The share of the twin's predictions in the loss of a coupled pair, or None for no twin."""
+        return None
+
+    @property
+    def limit(self) -> float | None:
+        """The share of changed decisions that a multiplier is steered to while training, or None."""
+        return None
+
+    @property
+    def teachers(self) -> Group | None:
+        """Retrains whose mean prediction takes the place of the labels in :meth:`targets`, or None."""
+        return None
+
+    @property
+    def blend(self) -> Blend | None:
+        """What is averaged instead of trained, or None for a strategy that trains one model."""
+        return None
+
+    @property
+    def dial(self) -> float | None:
+        """Where a blend lies between the new models (0) and the base (1); None where there is no such place."""
+        return None
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether the targets depend on the base's probabilities."""
+        return False
+
+    @property
+    def setting(self) -> str:
+        """The parameters in words, such as ``lam=0.5, start=cold``."""
+        return ", ".join(f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self))
+
+    def targets(self, onehot: Any, base_proba: Any = None) -> Array:
+        """What each row aims at, shape (n, m).
+
+        Parameters
+        ----------
+        onehot : array of shape (n, m)
+            The true labels as rows of zeros and a one (see :func:`one_hot`), or the mean prediction of
+            ``teachers`` where the strategy has them.
+        base_proba : array of shape (n, m)
+            The base's probabilities of the same rows and classes. May be None where ``needs_base`` is False.
+        """
+        onehot = check_proba(self._who, "onehot", onehot)
+        if not self.needs_base:
+            return self._targets(onehot, onehot)
+        if base_proba is None:
+            raise ValueError(f"{self._who}: targets need the base's probabilities, got None. Give a base.")
+        base_proba = check_proba(self._who, "base_proba", base_proba)
+        if onehot.shape != base_proba.shape:
+            raise ValueError(
+                f"{self._who}: onehot and base_proba must have the same shape, "
+                f"got {tuple(onehot.shape)} and {tuple(base_proba.shape)}. Align the classes first."
+            )
+        return self._targets(onehot, base_proba)
+
+    def _targets(self, onehot: Array, base_proba: Array) -> Array:
+        return onehot
+
+    def pull(self, base_proba: Any) -> Array:
+        """Where the multiplier of ``limit`` pulls: the base's decisions, shape (n, m)."""
+        base_proba = as_floats(self._who, "base_proba", base_proba)
+        return one_hot(decide(base_proba), base_proba.shape[1], like=base_proba)
+
+    @property
+    def _who(self) -> str:
+        return type(self).__name__
+
+    def _check_unit(self, *names: str) -> None:
+        for name in names:
+            check_number(self._who, name, getattr(self, name), 0, 1)
+
+    def _check_count(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{self._who}: {name} must be a whole number of at least 1, got {value!r}.")
+
+
+class Started(Strategy):
+    """A strategy that may start cold or from the base's weights."""
+
+    start: Start  # not a field here, so that a strategy's own parameters come first
+
+    def __post_init__(self) -> None:
+        check_choice(self._who, "start", self.start, STARTS)
+        self._check_unit(*(f.name for f in dataclasses.fields(self) if f.type == "float"))
+        self._check_count(*(f.name for f in dataclasses.fields(self) if f.type == "int"))
+
+    @property
+    def base_share(self) -> float:
+        return 1.0 if self.start == "warm" else 0.0
+
+
+def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
+    """The settings of a strategy that the paper tunes over: 74 for its eight strategies together.
+
+    Parameters
+    ----------
+    cls : class
+        One of :data:`ALL`.
+    **fixed
+        Parameters that are the same in every setting, such as ``start="warm"``.
+
+    Examples
+    --------
+    >>> from lowchurn.strategies import PAPER, Anchor, Distill, paper_grid
+    >>> [s.lam for s in paper_grid(Distill)]
+    [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    >>> len(paper_grid(Anchor)), sum(len(paper_grid(cls)) for cls in PAPER)
+    (27, 74)
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Strategy)):
+        raise ValueError(f"paper_grid: cls must be a strategy class such as Distill, got {cls!r}.")
+    known = {f.name for f in dataclasses.fields(cls)}
+    for name in fixed:
+        if name not in known:
+            raise unknown_name(f"paper_grid({cls.__name__})", "parameter", name, known)
+    tuned = {name: values for name, values in cls.grid.items() if name not in fixed}
+    return [cls(**dict(zip(tuned, values, strict=True)), **fixed) for values in itertools.product(*tuned.values())]
+
+
+def trainings(strategy: Strategy) -> list[tuple[Strategy, int]]:
+    """What has to be trained for a strategy: a strategy that trains one model, and which member of its group.
+
+    Strategies that share members (a soup and its dial, its served mixture, its students) share these entries. Teachers
+    come before their students.
+
+    Examples
+    --------
+    >>> from lowchurn.strategies import Distill, Soup, trainings
+    >>> trainings(Distill(0.5))
+    [(Distill(lam=0.5, start='cold'), 0)]
+    >>> trainings(Soup(members=2, toward_base=0.3))
+    [(WarmStart(), 0), (WarmStart(), 1)]
+    """
+    if strategy.blend is not None:
+        group = strategy.blend.group
+        found = [one for j in range(group.count) for one in _member(group.strategy, j)]
+    else:
+        found = _member(strategy, 0)
+    return list(dict.fromkeys(found))
+
+
+def _member(strategy: Strategy, j: int) -> list[tuple[Strategy, int]]:
+    before = (
+        [] if strategy.teachers is None else [(strategy.teachers.strategy, i) for i in range(strategy.teachers.count)]
+    )
+    return [*before, (strategy, j)]
+
+
+def member_seed(seed: int, member: int) -> int:
+    """The seed of a member of a group; the first has the seed itself, as a strategy by itself would.
+
+    Examples
+    --------
+    >>> from lowchurn.strategies import member_seed
+    >>> member_seed(7, 0)
+    7
+    >>> len({member_seed(7, j) for j in range(8)} | {member_seed(8, j) for j in range(8)})
+    16
+    """
+    if member == 0:
+        return seed
+    high = 2**31 if 0 <= seed < 2**31 else 2**63  # scikit-learn takes seeds below 2**32, the engine any
+    return int(np.random.SeedSequence([seed % 2**64, member]).generate_state(1, np.uint64)[0] % high)
+
+
+def one_hot(y: Any, classes: int, like: Array | None = None) -> Array:
+    """Class indices as rows of zeros and a one.
+
+    Parameters
+    ----------
+    y : array of shape (n,)
+        Class indices 0 to ``classes - 1``.
+    classes : int
+        Number of classes.
+    like : array, optional
+        Take its dtype; float64 without it.
+
+    Examples
+    --------
+    >>> from lowchurn.strategies import one_hot
+    >>> one_hot([2, 0], classes=3)
+    array([[0., 0., 1.],
+           [1., 0., 0.]])
+    """
+    y = check_class_index("one_hot", "y", y, classes)
+    xp = array_namespace(y)
+    columns = xp.arange(classes, device=device(y))
+    return xp.astype(y[:, None] == columns[None, :], xp.float64 if like is None else like.dtype)
+
+
+def decide(proba: Any) -> Array:
+    """The class of the largest probability; the first of equals, as scikit-learn decides.
+
+    Examples
+    --------
+    >>> from lowchurn.strategies import decide
+    >>> decide([[0.5, 0.5], [0.7, 0.3]])
+    array([0, 0])
+    """
+    proba = as_array(proba)
+    return array_namespace(proba).argmax(proba, axis=1)
