@@ -10,7 +10,18 @@ import lowchurn
 PACKAGE = Path(lowchurn.__file__).parent
 
 # Each room, and the rooms of lowchurn that it may import. A room may always import itself.
-FLOOR = {"_checks", "_files", "_model_files", "_options", "_reading", "_terminal"}
+FLOOR = {
+    "_types",
+    "_estimates",
+    "_display",
+    "_json",
+    "_html",
+    "_checks",
+    "_files",
+    "_model_files",
+    "_options",
+    "_reading",
+}
 MATHS = FLOOR | {"scoring", "metrics"}
 WORDS = MATHS | {"strategies", "theory"}
 TRAINED = WORDS | {"learners", "nets"}
@@ -18,6 +29,7 @@ CHOSEN = TRAINED | {"selection"}
 FRONT = CHOSEN | {"estimator", "_charts"}
 ALLOWED = {
     "_checks": set(),
+    "_types": set(),
     "_files": set(),
     "_options": set(),
     "_reading": set(),

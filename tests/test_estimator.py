@@ -24,8 +24,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
 import lowchurn
-from lowchurn import LowChurnClassifier, persistence
+from lowchurn import LowChurnClassifier
 from lowchurn.estimator import Candidate
+from lowchurn.estimator import _archive as persistence
 from lowchurn.estimator._training import Ruler
 from lowchurn.scoring import get_score
 from lowchurn.strategies import Anchor, ColdStart, Distill, Mixup, WarmStart

@@ -284,7 +284,7 @@ def test_the_commands_refuse_what_names_code(spy, tmp_path):
     with pytest.raises(ValueError, match="names code"):
         dial_file(tmp_path / "dial.skops", 0.1, tmp_path / "out.skops")
     arguments = ["retrain", "--data", "rows.csv", "--target", "y", "--base", "logistic.skops", "--out", "out.skops"]
-    command = [sys.executable, "-m", "lowchurn.cli", *arguments, "--max-churn", "0.1"]
+    command = [sys.executable, "-m", "lowchurn", *arguments, "--max-churn", "0.1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

@@ -11,7 +11,8 @@ from sklearn.linear_model import LogisticRegression
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
 
-from lowchurn import LowChurnClassifier, charts
+from lowchurn import LowChurnClassifier
+from lowchurn import _charts as charts
 from lowchurn.estimator import Candidate, Frontier, Selection
 from lowchurn.estimator._plot import colours, frontier_rows
 from tests.report.test_frontier import SETTINGS, frontier

@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 def in_a_process(folder, *arguments):
     return subprocess.run(
-        [sys.executable, "-m", "lowchurn.cli", "audit", *map(str, arguments)],
+        [sys.executable, "-m", "lowchurn", "audit", *map(str, arguments)],
         capture_output=True, text=True, timeout=120, check=False, cwd=folder,
     )  # fmt: skip
 
@@ -307,7 +307,7 @@ def test_links_are_followed_and_the_true_path_is_said(folder, lowchurn):
 
 def test_devices_and_pipes_are_written_to(folder):
     line = (
-        f"{sys.executable} -m lowchurn.cli audit old.parquet new.parquet --json /dev/stdout --html /dev/null "
+        f"{sys.executable} -m lowchurn audit old.parquet new.parquet --json /dev/stdout --html /dev/null "
         "--markdown >(cat > piped.md) | cat > piped.json; sleep 0.2"
     )
     done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=120, check=False)

@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from lowchurn.bench import run as run_module
+from lowchurn.bench import _run as run_module
 from lowchurn.bench._store import Store, encode
 from lowchurn.cli import main
 from tests.bench.test_store import row

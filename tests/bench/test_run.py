@@ -10,7 +10,7 @@ import time
 import pytest
 
 from lowchurn import __version__
-from lowchurn.bench import run as run_module
+from lowchurn.bench import _run as run_module
 from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import Protocol, count_weights, dial_settings, paper_settings, settings_of
 from lowchurn.bench._report import write_report, write_tables
@@ -58,7 +58,7 @@ def test_what_is_asked_for_twice_is_done_once(tmp_path):
 def command(store, *more):
     sizes = ["--network", "fcn-8", "--initial", "200", "--validation", "100", "--batch", "200", "--epochs", "4"]
     names = [part for name in ("cold", "warm", "mixup", "co-dist", "distill") for part in ("--strategy", name)]
-    run_it = [sys.executable, "-m", "lowchurn.cli", "bench", "run", "digits", "--store", str(store)]
+    run_it = [sys.executable, "-m", "lowchurn", "bench", "run", "digits", "--store", str(store)]
     return [*run_it, *sizes, *names, "--trials", "8", "--block", "1", "--device", "cpu", *more]
 
 
@@ -197,7 +197,7 @@ def test_the_version_names_the_commit(monkeypatch):
 
 
 def lowchurn(*arguments, **options):
-    call = [sys.executable, "-m", "lowchurn.cli", *map(str, arguments)]
+    call = [sys.executable, "-m", "lowchurn", *map(str, arguments)]
     return subprocess.run(call, capture_output=True, text=True, check=False, timeout=300, **options)
 
 

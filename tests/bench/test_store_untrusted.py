@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowchurn.bench import _run as run_module
 from lowchurn.bench import _store as store_module
-from lowchurn.bench import run as run_module
 from lowchurn.bench._run import copy_rows
 from lowchurn.bench._store import COLUMNS, Store, checked, encode
 from tests.bench.test_store import row

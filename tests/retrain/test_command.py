@@ -464,7 +464,7 @@ def test_kill_9_during_retrain_leaves_the_old_model(folder, tmp_path):
     path = tmp_path / "next.skops"
     path.write_bytes(b"the old model")
     command = [
-        sys.executable, "-m", "lowchurn.cli", "retrain", "--data", folder / "rows.csv", "--target", "label", "--base",
+        sys.executable, "-m", "lowchurn", "retrain", "--data", folder / "rows.csv", "--target", "label", "--base",
         folder / "prod.skops", "--max-churn", "0.05", "--out", path, "--search", "grid",
     ]  # fmt: skip
     for seconds in (1.0, 3.0):

@@ -143,7 +143,7 @@ def test_random_kills_lose_nothing_and_double_nothing(fresh, whole, tmp_path):
 def test_kills_of_the_command_itself(whole, tmp_path):
     """The real command, with its imports, its signals and its output."""
     expected, _ = whole
-    command = [sys.executable, "-m", "lowchurn.cli", "bench", "run", "wine", "--store", str(tmp_path / "store")]
+    command = [sys.executable, "-m", "lowchurn", "bench", "run", "wine", "--store", str(tmp_path / "store")]
     command += ["--network", "fcn-4", "--initial", "40", "--validation", "20", "--batch", "30", "--epochs", "3"]
     command += [part for name in SETTINGS for part in ("--strategy", name)]
     command += ["--trials", str(TRIALS), "--block", "1", "--device", "cpu"]
