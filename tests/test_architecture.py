@@ -21,6 +21,7 @@ FLOOR = {
     "_model_files",
     "_options",
     "_reading",
+    "_terminal",
 }
 MATHS = FLOOR | {"scoring", "metrics"}
 WORDS = MATHS | {"strategies", "theory"}
@@ -30,6 +31,10 @@ FRONT = CHOSEN | {"estimator", "_charts"}
 ALLOWED = {
     "_checks": set(),
     "_types": set(),
+    "_display": set(),
+    "_json": {"_types"},
+    "_estimates": {"_types", "_checks", "_display"},
+    "_html": {"_types", "_display", "_files"},
     "_files": set(),
     "_options": set(),
     "_reading": set(),
@@ -47,8 +52,8 @@ ALLOWED = {
     "estimator": FRONT,
     "demo": FRONT,
     "retrain": FRONT,
-    "audit": MATHS,
-    "report": MATHS | {"audit"},
+    "audit": MATHS | {"_charts"},
+    "report": MATHS | {"audit", "_charts"},
     "bench": FRONT | {"_exits"},
     "cli": FRONT | {"_exits", "audit", "report", "bench", "demo", "retrain"},
     "__main__": {"cli"},
