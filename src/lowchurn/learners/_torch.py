@@ -233,7 +233,8 @@ class TorchLearner(Learner):
 
     def fit_many(self, X: Any, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
         """Train all jobs at once on one device; ``n_jobs`` has nothing to do here."""
-        from lowchurn.nets import Task, train
+        from lowchurn.nets import train
+        from lowchurn.nets._tasks import strategy_task
 
         who = self.estimator
         X = np.asarray(X, dtype=np.float32)
@@ -245,21 +246,17 @@ class TorchLearner(Learner):
         for job in jobs:
             labels = job.targets.argmax(axis=1) if job.labels is None else job.labels
             rows, held_out = self._split(labels, job)
-            weights = None if job.sample_weight is None else job.sample_weight[rows]
             tasks.append(
-                Task(
-                    rows=rows,
-                    targets=job.targets[rows],
-                    validation=held_out,
-                    validation_targets=one_hot(labels[held_out], len(self.classes)),
+                strategy_task(
+                    job.strategy,
+                    rows,
+                    job.targets[rows],
+                    held_out,
+                    one_hot(labels[held_out], len(self.classes)),
                     seed=0 if job.seed is None else job.seed,
-                    start=start if job.base_share else None,
-                    base_share=job.base_share,
-                    weights=weights,
-                    mixing=job.mixing,
-                    coupling=job.coupling,
-                    limit=job.strategy.limit,
+                    start=start,
                     pull=None if job.pull is None else job.pull[rows],
+                    weights=None if job.sample_weight is None else job.sample_weight[rows],
                 )
             )
         trained = train(

@@ -122,7 +122,7 @@ def strategy_tasks(
            [0.05, 0.95]])
     """
     y = np.asarray(y)
-    onehot = one_hot(y[np.asarray(rows)], classes)
+    onehot, held_out = (one_hot(y[np.asarray(part)], classes) for part in (rows, validation))
     pull = None  # made once: arrays that tasks share are moved to the device once
     tasks = []
     for strategy in strategies:
@@ -133,28 +133,46 @@ def strategy_tasks(
             )
         if strategy.teachers is not None and teacher_proba is None:
             raise ValueError(f"strategy_tasks: {strategy!r} learns from teachers, but teacher_proba is None.")
-        labels = onehot if strategy.teachers is None else teacher_proba
-        targets = strategy.targets(labels, base_proba)
+        targets = strategy.targets(onehot if strategy.teachers is None else teacher_proba, base_proba)
         if strategy.limit is not None and pull is None:
             pull = strategy.pull(base_proba)
         if strategy.base_share and base is None:
             raise ValueError(f"strategy_tasks: {strategy!r} starts from the base's weights, but base is None.")
-        tasks.append(
-            Task(
-                rows=rows,
-                targets=targets,
-                validation=validation,
-                validation_targets=one_hot(y[np.asarray(validation)], classes),
-                seed=seed,
-                start=base if strategy.base_share else None,
-                base_share=strategy.base_share,
-                mixing=strategy.mixing,
-                coupling=strategy.coupling,
-                limit=strategy.limit,
-                pull=None if strategy.limit is None else pull,
-            )
-        )
+        tasks.append(strategy_task(strategy, rows, targets, validation, held_out, seed=seed, start=base, pull=pull))
     return tasks
+
+
+def strategy_task(
+    strategy: Strategy,
+    rows: Any,
+    targets: Any,
+    validation: Any,
+    validation_targets: Any,
+    *,
+    seed: int,
+    start: tuple[Trained, int] | State | None = None,
+    pull: Any = None,
+    weights: Any = None,
+) -> Task:
+    """The task of one strategy at its targets: the only place where a strategy becomes a task.
+
+    ``start`` (the base's weights) and ``pull`` (the base's decisions of ``rows``) are used where the strategy needs
+    them; the other parameters are those of :class:`Task`.
+    """
+    return Task(
+        rows,
+        targets,
+        validation,
+        validation_targets,
+        seed=seed,
+        start=start if strategy.base_share else None,
+        base_share=strategy.base_share,
+        weights=weights,
+        mixing=strategy.mixing,
+        coupling=strategy.coupling,
+        limit=strategy.limit,
+        pull=None if strategy.limit is None else pull,
+    )
 
 
 def check_tasks(tasks: Sequence[Task], pool_rows: int, shapes: dict[str, tuple[int, ...]]) -> list[Task]:
