@@ -1,6 +1,7 @@
 """One battery over every strategy, then what is particular to each."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ from lowchurn.strategies import (
     member_seed,
     one_hot,
     paper_grid,
+    setting_words,
+    strategy_from,
     trainings,
 )
 from lowchurn.theory import anchor_minimizer
@@ -72,6 +75,28 @@ def test_every_strategy_is_a_frozen_value(cls):
             setattr(strategy, field.name, 0)
     assert cls.name
     assert cls.__doc__
+
+
+@pytest.mark.parametrize("strategy", SETTINGS, ids=repr)
+def test_a_strategy_is_its_name_and_parameters(strategy):
+    assert strategy_from(strategy.name, strategy.parameters) == strategy
+    assert json.loads(json.dumps(strategy.parameters)) == strategy.parameters
+    assert strategy.setting == setting_words(strategy.parameters)
+    assert (strategy.dial is None) == (strategy.dial_parameter == "")
+    if strategy.dial_parameter:
+        elsewhere = {strategy.dial_parameter: 0.123}
+        assert strategy_from(strategy.name, strategy.parameters | elsewhere).dial in (0.123, 0.877)
+
+
+def test_strategies_from_data_are_checked():
+    assert Distill(np.float64(0.5)).parameters == {"lam": 0.5, "start": "cold"}
+    assert type(Distill(np.float64(0.5)).parameters["lam"]) is float
+    with pytest.raises(ValueError, match="strategy_from: .*'distil'. Did you mean 'distill'"):
+        strategy_from("distil")
+    with pytest.raises(ValueError, match=r"strategy_from\('distill'\): .*'lamb'. Did you mean 'lam'"):
+        strategy_from("distill", {"lamb": 0.5})
+    with pytest.raises(ValueError, match="Distill: lam must be in"):
+        strategy_from("distill", {"lam": "0.5"})
 
 
 @pytest.mark.parametrize("cls", strategies.ALL, ids=lambda cls: cls.__name__)

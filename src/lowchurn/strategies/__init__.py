@@ -3,6 +3,7 @@
 ``ALL`` lists the strategies; ``PAPER`` those of the paper, the first eight.
 """
 
+from lowchurn.strategies._all import ALL, PAPER, strategy_from
 from lowchurn.strategies._dial import DIAL, Interpolate, ServedMixture, Soup, TwoTeachers
 from lowchurn.strategies._field import Constrained, Dissonance, FocalDistill, LocalSmoothing
 from lowchurn.strategies._paper import (
@@ -26,29 +27,8 @@ from lowchurn.strategies._strategy import (
     member_seed,
     one_hot,
     paper_grid,
+    setting_words,
     trainings,
-)
-
-PAPER: tuple[type[Strategy], ...] = (
-    ColdStart,
-    WarmStart,
-    ShrinkPerturb,
-    Mixup,
-    LabelSmoothing,
-    CoDistill,
-    Anchor,
-    Distill,
-)
-ALL: tuple[type[Strategy], ...] = (
-    *PAPER,
-    Soup,
-    Interpolate,
-    TwoTeachers,
-    ServedMixture,
-    FocalDistill,
-    Dissonance,
-    Constrained,
-    LocalSmoothing,
 )
 
 __all__ = [
@@ -81,5 +61,7 @@ __all__ = [
     "member_seed",
     "one_hot",
     "paper_grid",
+    "setting_words",
+    "strategy_from",
     "trainings",
 ]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +38,7 @@ from lowchurn._checks import (
 )
 
 Start = Literal["cold", "warm"]
+Parameter = float | int | str
 STARTS = ("cold", "warm")
 TENTHS = tuple(round(0.1 * k, 1) for k in range(1, 10))
 
@@ -78,13 +80,21 @@ class Strategy:
 
     Subclasses override what differs. ``grid`` holds the values that the paper tunes each parameter over;
     ``neutral`` the parameters at which the strategy is the same as :class:`ColdStart`, None if there are none;
-    ``rowwise`` says whether a row's target depends on that row alone.
+    ``rowwise`` is whether a row's target depends on that row alone; ``dial_parameter`` the parameter that is the
+    position on a dial toward the base, empty where there is none.
     """
 
     name: ClassVar[str] = ""
     grid: ClassVar[dict[str, tuple[float, ...]]] = {}
     neutral: ClassVar[dict[str, Any] | None] = {}
     rowwise: ClassVar[bool] = True
+    dial_parameter: ClassVar[str] = ""
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """The parameters by name; with ``name`` they are the strategy as data (see :func:`strategy_from`)."""
+        values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {name: value.item() if isinstance(value, np.generic) else value for name, value in values}
 
     @property
     def base_share(self) -> float:
@@ -128,8 +138,8 @@ class Strategy:
 
     @property
     def setting(self) -> str:
-        """The parameters in words, such as ``lam=0.5, start=cold``."""
-        return ", ".join(f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self))
+        """The parameters in words, such as ``lam=0.5, start=cold``, for display only."""
+        return setting_words(self.parameters)
 
     def targets(self, onehot: Any, base_proba: Any = None) -> Array:
         """What each row aims at, shape (n, m).
@@ -191,6 +201,11 @@ class Started(Strategy):
     @property
     def base_share(self) -> float:
         return 1.0 if self.start == "warm" else 0.0
+
+
+def setting_words(parameters: Mapping[str, Parameter]) -> str:
+    """Parameters in words, such as ``lam=0.5, start=cold``, for display only."""
+    return ", ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
