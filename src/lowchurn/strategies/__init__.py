@@ -16,6 +16,7 @@ from lowchurn.strategies._paper import (
     ShrinkPerturb,
     WarmStart,
 )
+from lowchurn.strategies._plan import Plan, Recipe, Training, plan, trainings
 from lowchurn.strategies._strategy import (
     STARTS,
     TENTHS,
@@ -28,7 +29,6 @@ from lowchurn.strategies._strategy import (
     one_hot,
     paper_grid,
     setting_words,
-    trainings,
 )
 
 __all__ = [
@@ -50,17 +50,21 @@ __all__ = [
     "LabelSmoothing",
     "LocalSmoothing",
     "Mixup",
+    "Plan",
+    "Recipe",
     "ServedMixture",
     "ShrinkPerturb",
     "Soup",
     "Start",
     "Strategy",
+    "Training",
     "TwoTeachers",
     "WarmStart",
     "decide",
     "member_seed",
     "one_hot",
     "paper_grid",
+    "plan",
     "setting_words",
     "strategy_from",
     "trainings",

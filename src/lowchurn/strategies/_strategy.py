@@ -236,35 +236,6 @@ def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
     return [cls(**dict(zip(tuned, values, strict=True)), **fixed) for values in itertools.product(*tuned.values())]
 
 
-def trainings(strategy: Strategy) -> list[tuple[Strategy, int]]:
-    """What has to be trained for a strategy: a strategy that trains one model, and which member of its group.
-
-    Strategies that share members (a soup and its dial, its served mixture, its students) share these entries. Teachers
-    come before their students.
-
-    Examples
-    --------
-    >>> from lowchurn.strategies import Distill, Soup, trainings
-    >>> trainings(Distill(0.5))
-    [(Distill(lam=0.5, start='cold'), 0)]
-    >>> trainings(Soup(members=2, toward_base=0.3))
-    [(WarmStart(), 0), (WarmStart(), 1)]
-    """
-    if strategy.blend is not None:
-        group = strategy.blend.group
-        found = [one for j in range(group.count) for one in _member(group.strategy, j)]
-    else:
-        found = _member(strategy, 0)
-    return list(dict.fromkeys(found))
-
-
-def _member(strategy: Strategy, j: int) -> list[tuple[Strategy, int]]:
-    before = (
-        [] if strategy.teachers is None else [(strategy.teachers.strategy, i) for i in range(strategy.teachers.count)]
-    )
-    return [*before, (strategy, j)]
-
-
 def member_seed(seed: int, member: int) -> int:
     """The seed of a member of a group; the first has the seed itself, as a strategy by itself would.
 
