@@ -249,12 +249,12 @@ class TorchLearner(Learner):
             tasks.append(
                 strategy_task(
                     job.strategy,
-                    rows,
-                    job.targets[rows],
-                    held_out,
-                    one_hot(labels[held_out], len(self.classes)),
+                    rows=rows,
+                    targets=job.targets[rows],
+                    validation=held_out,
+                    validation_targets=one_hot(labels[held_out], len(self.classes)),
                     seed=0 if job.seed is None else job.seed,
-                    start=start,
+                    base=start,
                     pull=None if job.pull is None else job.pull[rows],
                     weights=None if job.sample_weight is None else job.sample_weight[rows],
                 )

@@ -138,34 +138,45 @@ def strategy_tasks(
             pull = strategy.pull(base_proba)
         if strategy.base_share and base is None:
             raise ValueError(f"strategy_tasks: {strategy!r} starts from the base's weights, but base is None.")
-        tasks.append(strategy_task(strategy, rows, targets, validation, held_out, seed=seed, start=base, pull=pull))
+        tasks.append(
+            strategy_task(
+                strategy,
+                rows=rows,
+                targets=targets,
+                validation=validation,
+                validation_targets=held_out,
+                seed=seed,
+                base=base,
+                pull=pull,
+            )
+        )
     return tasks
 
 
 def strategy_task(
     strategy: Strategy,
+    *,
     rows: Any,
     targets: Any,
     validation: Any,
     validation_targets: Any,
-    *,
     seed: int,
-    start: tuple[Trained, int] | State | None = None,
+    base: tuple[Trained, int] | State | None = None,
     pull: Any = None,
     weights: Any = None,
 ) -> Task:
     """The task of one strategy at its targets: the only place where a strategy becomes a task.
 
-    ``start`` (the base's weights) and ``pull`` (the base's decisions of ``rows``) are used where the strategy needs
-    them; the other parameters are those of :class:`Task`.
+    ``base`` (its weights) and ``pull`` (its decisions of ``rows``) are used where the strategy needs them; the other
+    parameters are those of :class:`Task`.
     """
     return Task(
-        rows,
-        targets,
-        validation,
-        validation_targets,
+        rows=rows,
+        targets=targets,
+        validation=validation,
+        validation_targets=validation_targets,
         seed=seed,
-        start=start if strategy.base_share else None,
+        start=base if strategy.base_share else None,
         base_share=strategy.base_share,
         weights=weights,
         mixing=strategy.mixing,
