@@ -21,23 +21,10 @@ import triton
 import triton.language as tl
 
 from lowchurn.nets._kernels.fcn_gpu_tiles import (
-    _adam,
-    _backward_and_adam,
-    _class_number,
-    _forward_logits,
-    _gather_rows,
-    _load_batch,
-    _load_output_bias,
-    _load_tile,
-    _log_softmax,
-    _logit_gradient,
-    _output_weights,
-    _pair_gradient,
-    _store_output_bias,
-    _store_tile,
-    _tile_gradient,
+    _adam, _backward_and_adam, _class_number, _forward_logits, _gather_rows, _load_batch, _load_output_bias, _load_tile,
+    _log_softmax, _logit_gradient, _output_weights, _pair_gradient, _store_output_bias, _store_tile, _tile_gradient,
     _tile_logits,
-)
+)  # fmt: skip
 
 BETA1 = 0.9
 BETA2 = 0.999
@@ -54,49 +41,13 @@ STEP_TABLE_LENGTH = 20480
 
 @triton.jit(do_not_specialize=["n"])
 def _train_kernel(
-    params_ptr,
-    m_ptr,
-    v_ptr,
-    bias_ptr,
-    bias_m_ptr,
-    bias_v_ptr,
-    x_ptr,
-    rows_ptr,
-    targets_ptr,
-    weights_ptr,
-    order_ptr,
-    mate_ptr,
-    mix_ptr,
-    done_ptr,
-    coupling_ptr,
-    step_size_ptr,
-    out_loss_ptr,
-    n,
-    stride_rows,
-    stride_target_model,
-    stride_target_row,
-    stride_weights,
-    stride_order,
-    stride_mix,
-    rate1,
-    rate2,
-    epsilon,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BATCH: tl.constexpr,
-    BP: tl.constexpr,
-    BH: tl.constexpr,
-    RP: tl.constexpr,
-    CW: tl.constexpr,
-    WIDE: tl.constexpr,
-    LOSS: tl.constexpr,
-    MIXUP: tl.constexpr,
-    TWIN: tl.constexpr,
-    RESIDENT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    LAST_STEP_SIZE: tl.constexpr,
-):
+    params_ptr, m_ptr, v_ptr, bias_ptr, bias_m_ptr, bias_v_ptr, x_ptr, rows_ptr, targets_ptr, weights_ptr, order_ptr,
+    mate_ptr, mix_ptr, done_ptr, coupling_ptr, step_size_ptr, out_loss_ptr, n, stride_rows, stride_target_model,
+    stride_target_row, stride_weights, stride_order, stride_mix, rate1, rate2, epsilon, D: tl.constexpr,
+    H: tl.constexpr, C: tl.constexpr, BATCH: tl.constexpr, BP: tl.constexpr, BH: tl.constexpr, RP: tl.constexpr,
+    CW: tl.constexpr, WIDE: tl.constexpr, LOSS: tl.constexpr, MIXUP: tl.constexpr, TWIN: tl.constexpr,
+    RESIDENT: tl.constexpr, PRECISION: tl.constexpr, LAST_STEP_SIZE: tl.constexpr,
+):  # fmt: skip
     """One epoch of the network (or pair) ``program_id(0)``."""
     class_number = _class_number(D, CW, WIDE)
     model_size: tl.constexpr = (D + 1 + C) * H
@@ -142,25 +93,9 @@ def _train_kernel(
     loss_rows = tl.zeros((BP,), tl.float32)
     for step in range(0, tl.cdiv(n, BATCH)):
         features, targets, weights = _load_batch(
-            x_ptr,
-            my_rows,
-            my_targets,
-            my_weights,
-            my_order,
-            my_mate,
-            my_mix,
-            step,
-            n,
-            stride_target_row,
-            D,
-            C,
-            RP,
-            CW,
-            WIDE,
-            BATCH,
-            BP,
-            MIXUP,
-        )
+            x_ptr, my_rows, my_targets, my_weights, my_order, my_mate, my_mix, step, n, stride_target_row, D, C, RP, CW,
+            WIDE, BATCH, BP, MIXUP,
+        )  # fmt: skip
         step_size = tl.load(step_size_ptr + tl.minimum(done + step, LAST_STEP_SIZE))
         batch_rows = tl.minimum(n - step * BATCH, BATCH).to(tl.float32)
 
@@ -170,18 +105,8 @@ def _train_kernel(
             )
         else:
             logits_a = _forward_logits(
-                params_a,
-                bias_a,
-                features,
-                D,
-                H,
-                C,
-                BH,
-                RP,
-                CW,
-                WIDE,
-                PRECISION,
-            )
+                params_a, bias_a, features, D, H, C, BH, RP, CW, WIDE, PRECISION,
+            )  # fmt: skip
         if TWIN:
             if RESIDENT:
                 logits_b = bias_b[None, :] + _tile_logits(
@@ -189,18 +114,8 @@ def _train_kernel(
                 )
             else:
                 logits_b = _forward_logits(
-                    params_b,
-                    bias_b,
-                    features,
-                    D,
-                    H,
-                    C,
-                    BH,
-                    RP,
-                    CW,
-                    WIDE,
-                    PRECISION,
-                )
+                    params_b, bias_b, features, D, H, C, BH, RP, CW, WIDE, PRECISION,
+                )  # fmt: skip
             loss, gradient_a, gradient_b = _pair_gradient(logits_a, logits_b, targets, coupling, class_number, C, LOSS)
             gradient_b = gradient_b * weights[:, None]
         else:
@@ -212,20 +127,8 @@ def _train_kernel(
 
         if RESIDENT:
             tile_gradient = _tile_gradient(
-                params_a,
-                tile_a,
-                features,
-                gradient_a,
-                0,
-                D,
-                H,
-                C,
-                BH,
-                RP,
-                WIDE,
-                False,
-                PRECISION,
-            )
+                params_a, tile_a, features, gradient_a, 0, D, H, C, BH, RP, WIDE, False, PRECISION,
+            )  # fmt: skip
             tile_a, tile_m_a, tile_v_a = _adam(
                 tile_a, tile_m_a, tile_v_a, tile_gradient, step_size, rate1, rate2, epsilon
             )
@@ -233,89 +136,28 @@ def _train_kernel(
             # Nobody overwrites parameters that another warp still reads in its forward pass.
             tl.debug_barrier()
             _backward_and_adam(
-                params_a,
-                m_a,
-                v_a,
-                features,
-                gradient_a,
-                step_size,
-                rate1,
-                rate2,
-                epsilon,
-                D,
-                H,
-                C,
-                BH,
-                RP,
-                WIDE,
+                params_a, m_a, v_a, features, gradient_a, step_size, rate1, rate2, epsilon, D, H, C, BH, RP, WIDE,
                 PRECISION,
-            )
+            )  # fmt: skip
         bias_a, bias_m_a, bias_v_a = _adam(
-            bias_a,
-            bias_m_a,
-            bias_v_a,
-            tl.sum(gradient_a, axis=0),
-            step_size,
-            rate1,
-            rate2,
-            epsilon,
-        )
+            bias_a, bias_m_a, bias_v_a, tl.sum(gradient_a, axis=0), step_size, rate1, rate2, epsilon,
+        )  # fmt: skip
         if TWIN:
             if RESIDENT:
                 tile_gradient = _tile_gradient(
-                    params_b,
-                    tile_b,
-                    features,
-                    gradient_b,
-                    0,
-                    D,
-                    H,
-                    C,
-                    BH,
-                    RP,
-                    WIDE,
-                    False,
-                    PRECISION,
-                )
+                    params_b, tile_b, features, gradient_b, 0, D, H, C, BH, RP, WIDE, False, PRECISION,
+                )  # fmt: skip
                 tile_b, tile_m_b, tile_v_b = _adam(
-                    tile_b,
-                    tile_m_b,
-                    tile_v_b,
-                    tile_gradient,
-                    step_size,
-                    rate1,
-                    rate2,
-                    epsilon,
-                )
+                    tile_b, tile_m_b, tile_v_b, tile_gradient, step_size, rate1, rate2, epsilon,
+                )  # fmt: skip
             else:
                 _backward_and_adam(
-                    params_b,
-                    m_b,
-                    v_b,
-                    features,
-                    gradient_b,
-                    step_size,
-                    rate1,
-                    rate2,
-                    epsilon,
-                    D,
-                    H,
-                    C,
-                    BH,
-                    RP,
-                    WIDE,
+                    params_b, m_b, v_b, features, gradient_b, step_size, rate1, rate2, epsilon, D, H, C, BH, RP, WIDE,
                     PRECISION,
-                )
+                )  # fmt: skip
             bias_b, bias_m_b, bias_v_b = _adam(
-                bias_b,
-                bias_m_b,
-                bias_v_b,
-                tl.sum(gradient_b, axis=0),
-                step_size,
-                rate1,
-                rate2,
-                epsilon,
-            )
+                bias_b, bias_m_b, bias_v_b, tl.sum(gradient_b, axis=0), step_size, rate1, rate2, epsilon,
+            )  # fmt: skip
         if not RESIDENT:
             # The next step reads in another layout what this one wrote.
             tl.debug_barrier()
@@ -342,25 +184,10 @@ def _train_kernel(
 
 @triton.jit(do_not_specialize=["rows_each"])
 def _evaluate_kernel(
-    params_ptr,
-    bias_ptr,
-    x_ptr,
-    rows_ptr,
-    out_ptr,
-    rows_each,
-    stride_rows,
-    stride_out,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BN: tl.constexpr,
-    BH: tl.constexpr,
-    RP: tl.constexpr,
-    CW: tl.constexpr,
-    WIDE: tl.constexpr,
-    ARGMAX: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    params_ptr, bias_ptr, x_ptr, rows_ptr, out_ptr, rows_each, stride_rows, stride_out, D: tl.constexpr,
+    H: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, BH: tl.constexpr, RP: tl.constexpr, CW: tl.constexpr,
+    WIDE: tl.constexpr, ARGMAX: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Logits (K, n, C), or the most likely class (K, n) uint8, of one block of rows of one network.
 
     Here rows are the long axis, so the features stay in registers and the reduction over the units
@@ -498,30 +325,10 @@ def tiles(inputs, units, classes):
 
 
 def train_epoch(
-    params,
-    m,
-    v,
-    bias,
-    bias_m,
-    bias_v,
-    x,
-    rows,
-    targets,
-    weights,
-    order,
-    steps_done,
-    *,
-    mate=None,
-    mix=None,
-    coupling=None,
-    loss="log",
-    batch_size=32,
-    learning_rate=LEARNING_RATE,
-    precision="ieee",
-    block_hidden=128,
-    num_warps=8,
-    maxnreg=None,
-):
+    params, m, v, bias, bias_m, bias_v, x, rows, targets, weights, order, steps_done, *, mate=None, mix=None,
+    coupling=None, loss="log", batch_size=32, learning_rate=LEARNING_RATE, precision="ieee", block_hidden=128,
+    num_warps=8, maxnreg=None,
+):  # fmt: skip
     """Train every network for one epoch, in place, with one kernel launch.
 
     Parameters
