@@ -10,13 +10,15 @@ Shapes are ``constexpr`` (a stack has one shape for its life) so that divisions
 by them are cheap and one compiled kernel serves any number of models.
 
 ``which`` is the pooling record: 0..3 names the element of the 2 x 2 window that
-won, 4 says that the rectifier closed the whole window, so that the backward pass
+won, 4 means that the rectifier closed the whole window, so that the backward pass
 needs neither the activations before pooling nor a separate rectifier mask.
 """
 
 import torch
 import triton
 import triton.language as tl
+
+from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
 
 
 @triton.jit
@@ -285,7 +287,7 @@ def _keras_adam(w, m, v, g, rate, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.co
 @triton.jit
 def _adam(
     w_ptr, m_ptr, v_ptr, g_ptr, copy_ptr, rate_ptr, size, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
-    ZERO_GRAD: tl.constexpr, COPY: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Keras's Adam over a flat buffer; also writes the low-precision weights."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -299,17 +301,14 @@ def _adam(
     tl.store(w_ptr + i, w, mask=keep)
     tl.store(m_ptr + i, m, mask=keep)
     tl.store(v_ptr + i, v, mask=keep)
-    if COPY:
-        tl.store(copy_ptr + i, w.to(copy_ptr.dtype.element_ty), mask=keep)
-    if ZERO_GRAD:
-        tl.store(g_ptr + i, tl.zeros((BLOCK,), tl.float32), mask=keep)
+    tl.store(copy_ptr + i, w.to(copy_ptr.dtype.element_ty), mask=keep)
 
 
 @triton.jit
 def _dense_grad_adam(
     x_ptr, d_ptr, w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, ROWS: tl.constexpr, N_IN: tl.constexpr, N_OUT: tl.constexpr,
     ROW_BLOCK: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr,
-    EPS: tl.constexpr, COPY: tl.constexpr,
+    EPS: tl.constexpr,
 ):  # fmt: skip
     """Weight gradient x^T d of a dense layer and its Adam update, in one pass.
 
@@ -342,8 +341,7 @@ def _dense_grad_adam(
     tl.store(w_ptr + at, w, mask=keep)
     tl.store(m_ptr + at, m, mask=keep)
     tl.store(v_ptr + at, v, mask=keep)
-    if COPY:
-        tl.store(copy_ptr + at, w.to(copy_ptr.dtype.element_ty), mask=keep)
+    tl.store(copy_ptr + at, w.to(copy_ptr.dtype.element_ty), mask=keep)
 
 
 # Launchers: shapes in, one call per operation.
@@ -356,6 +354,7 @@ TILES = {
     "weight1": {"BLOCK_P": 64, "SPLITS": 7, "num_warps": 4, "num_stages": 2},
     "dense_adam": {"BLOCK_I": 64, "BLOCK_J": 64, "num_warps": 4, "num_stages": 1},
 }  # the fastest of a few on an H200
+KERAS_ADAM = {"B1": BETA1, "B2": BETA2, "EPS": EPSILON}
 
 
 def _pow2(n, least=16):
@@ -368,7 +367,7 @@ def _columns(n):
     return first, (_pow2(n - first) if n > first else 0)
 
 
-def conv_pool_forward(x, w, bias, out, which, pad, kernel="forward2"):
+def conv_pool_forward(x, w, bias, out, which, pad, kernel):
     """Write relu-pooled convolution of x (K,B,H,W,C) with w (K,5*5*C,N)."""
     k, rows, h, wd, c = x.shape
     n = w.shape[-1]
@@ -427,24 +426,20 @@ def first_conv_weight_grad(x, g, which, pad, side):
     return part
 
 
-def adam(w, m, v, g, rate, copy=None, zero_grad=False, b1=0.9, b2=0.999, eps=1e-7):
+def adam(w, m, v, g, rate, copy):
     """Keras's Adam on flat float32 buffers; ``copy`` receives the rounded weights."""
     size = w.numel()
     rate = torch.full((), rate, device=w.device)
-    _adam[(triton.cdiv(size, 1024),)](
-        w, m, v, g, w if copy is None else copy, rate, size, B1=b1, B2=b2, EPS=eps, ZERO_GRAD=zero_grad,
-        COPY=copy is not None, BLOCK=1024, num_warps=4,
-    )  # fmt: skip
+    _adam[(triton.cdiv(size, 1024),)](w, m, v, g, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
 
 
-def dense_grad_adam(x, d, w, m, v, rate, copy=None, b1=0.9, b2=0.999, eps=1e-7):
-    """Fused weight gradient (x^T d) and Adam of w (K, n_in, n_out)."""
+def dense_grad_adam(x, d, w, m, v, rate, copy):
+    """Fused weight gradient (x^T d) and Adam of w (K, n_in, n_out); ``copy`` receives the rounded weights."""
     rate = torch.full((), rate, device=w.device)
     k, rows, n_in = x.shape
     n_out = d.shape[-1]
     cfg = TILES["dense_adam"]
     grid = (triton.cdiv(n_out, cfg["BLOCK_J"]), triton.cdiv(n_in, cfg["BLOCK_I"]), k)
     _dense_grad_adam[grid](
-        x, d, w, m, v, w if copy is None else copy, rate, ROWS=rows, N_IN=n_in, N_OUT=n_out, ROW_BLOCK=_pow2(rows),
-        B1=b1, B2=b2, EPS=eps, COPY=copy is not None, **cfg,
+        x, d, w, m, v, copy, rate, ROWS=rows, N_IN=n_in, N_OUT=n_out, ROW_BLOCK=_pow2(rows), **KERAS_ADAM, **cfg
     )  # fmt: skip

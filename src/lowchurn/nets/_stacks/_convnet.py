@@ -177,10 +177,10 @@ class ConvnetStack(FlatStack):
         """Adam over all but the largest layer, then over that layer, whose gradient is ``flat.mT @ at_flat``."""
         rate, split = self.rate(), self.layout.offsets[LARGEST]
         buffers = [self.layout.flat, *(moment["flat"] for moment in self.moments)]
-        rounded = None if self.rounded is None else self.rounded[:split]
-        kernels.adam(*(buffer[:split] for buffer in buffers), self.gradient, rate, rounded)
+        assert self.rounded is not None
+        kernels.adam(*(buffer[:split] for buffer in buffers), self.gradient, rate, self.rounded[:split])
         largest = [self.layout.views(buffer)[LARGEST] for buffer in buffers]
-        kernels.dense_grad_adam(flat, at_flat, *largest, rate, None if self.rounded is None else self.low[LARGEST])
+        kernels.dense_grad_adam(flat, at_flat, *largest, rate, self.low[LARGEST])
 
 
 def im2col(x: torch.Tensor, pad: int) -> torch.Tensor:
