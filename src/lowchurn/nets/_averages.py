@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lowchurn._checks import check_number, to_numpy
 from lowchurn.nets._stacks import State
-from lowchurn.nets._trained import FINISHED, Trained, as_pool, gather
+from lowchurn.nets._trained import FINISHED, Numbers, Trained, as_pool, gather
 
 ELEMENTS_AT_ONCE = 2**27  # of weights that are summed, which is done in float64
 
@@ -23,8 +22,8 @@ def average(
     groups: Sequence[Sequence[int]],
     bases: Sequence[tuple[Trained, int]] | None = None,
     shares: Sequence[float] | None = None,
-    X: Any = None,
-    rows: Sequence[Any] | None = None,
+    X: Numbers | None = None,
+    rows: Sequence[Numbers] | None = None,
 ) -> Trained:
     """The mean weights of groups of trained models, each moved by a share toward a base.
 
@@ -96,13 +95,16 @@ def average(
             for k, share in enumerate(dial)
             if status[k] == FINISHED and (0 < share < 1 or (share == 0 and len(finished[k]) > 1))
         ]
-        if mixed and X is None:
+        if not mixed:
+            return result
+        if X is None:
             raise ValueError(
                 "average: the network has batch normalisation, whose statistics have to be computed anew for averaged "
                 "weights, but X is None. Give the training rows."
             )
+        pool = as_pool(X, trained.settings)
         for k in mixed:
-            _renew_statistics(result, k, X, None if rows is None else rows[k])
+            _renew_statistics(result, k, pool, None if rows is None else rows[k])
     return result
 
 
@@ -111,17 +113,17 @@ def _check(
     groups: list[list[int]],
     bases: Sequence[tuple[Trained, int]] | None,
     shares: Sequence[float],
-    rows: Sequence[Any] | None,
+    rows: Sequence[Numbers] | None,
 ) -> None:
     if not groups:
-        raise ValueError("average: groups must hold at least one group, got none.")
+        raise ValueError("average: groups must contain at least one group, got none.")
     for name, value in (("bases", bases), ("shares", shares), ("rows", rows)):
         if value is not None and len(value) != len(groups):
             raise ValueError(f"average: {name} must have one entry for each of {len(groups)} groups, got {len(value)}.")
     for k, (group, share) in enumerate(zip(groups, shares, strict=True)):
         if not group or min(group) < 0 or max(group) >= len(trained):
             raise ValueError(
-                f"average: group {k} must hold at least one model number from 0 to {len(trained) - 1}, got {group}."
+                f"average: group {k} must contain at least one model number from 0 to {len(trained) - 1}, got {group}."
             )
         check_number("average", f"share {k}", share, 0, 1)
         if share > 0 and bases is None:
@@ -208,9 +210,8 @@ def blend(one: torch.Tensor, other: torch.Tensor, shares: torch.Tensor) -> torch
     return torch.where(share == 1, one, torch.where(share == 0, other, mixed))
 
 
-def _renew_statistics(result: Trained, k: int, X: Any, rows: Any) -> None:
+def _renew_statistics(result: Trained, k: int, pool: torch.Tensor, rows: Numbers | None) -> None:
     """Running means and variances of one candidate from its training rows."""
-    pool = as_pool(X, result.settings)
     if rows is not None:
         pool = pool[torch.as_tensor(to_numpy(rows), device=pool.device)]
     module = result.module(k).to(result.settings.device)
@@ -221,24 +222,15 @@ def _renew_statistics(result: Trained, k: int, X: Any, rows: Any) -> None:
 
 @torch.no_grad()
 def renew_statistics(module: nn.Module, rows: torch.Tensor, batch_size: int) -> None:
-    """Running means and variances of a module as plain averages over batches of its training rows, in place.
+    """Set a module's running means and variances to plain averages over batches of its training rows.
 
     Everything but batch normalisation stays in evaluation mode, so that the result is the same each time.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lowchurn.nets._averages import renew_statistics
-    >>> layer = torch.nn.BatchNorm1d(1).eval()
-    >>> renew_statistics(layer, torch.tensor([[1.0], [3.0]]), batch_size=2)
-    >>> layer.running_mean.item(), layer.running_var.item()
-    (2.0, 2.0)
     """
     layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
     usual = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
-        layer.momentum = None  # torch's way to say: the average over all batches
+        layer.momentum = None  # torch's value for the average over all batches
         layer.train()
     # Parts of nearly the same size: a last batch of a single row could not be normalised.
     for part in torch.tensor_split(rows, math.ceil(len(rows) / batch_size)):

@@ -13,10 +13,9 @@ import torch
 
 from lowchurn._checks import check_number, to_numpy
 from lowchurn._types import ArrayLike
-from lowchurn.nets._trained import Origin, Trained
+from lowchurn.nets._trained import Numbers, Origin, Trained
 from lowchurn.strategies import Strategy, one_hot
 
-Numbers = ArrayLike | torch.Tensor
 T = TypeVar("T")
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # of a network's weights, by name
 
@@ -92,12 +91,12 @@ def strategy_tasks(
 ) -> list[Task]:
     """Tasks that retrain one base by each of these strategies on the same rows.
 
-    The base's probabilities are handed in once and shared by all strategies that look at them.
+    The base's probabilities are given once and shared by all strategies that use them.
 
     Parameters
     ----------
     strategies : list of Strategy
-        One task each, in this order. What is averaged of trained models (a soup) is no training: hand in the members
+        One task each, in this order. What is averaged of trained models (a soup) is no training: give the members
         that :func:`lowchurn.strategies.trainings` lists, and average them by :func:`lowchurn.nets.average`.
     rows, validation : arrays of int
         Rows of the pool to train on and to stop on.
@@ -298,15 +297,15 @@ def _targets(who: str, value: Numbers, rows: int) -> np.ndarray | torch.Tensor:
 def _numbers(who: str, value: Numbers) -> np.ndarray:
     array = to_numpy(value)
     if array.dtype.kind not in "fiubO":
-        raise ValueError(f"{who} must hold numbers, got dtype {array.dtype}.")
+        raise ValueError(f"{who} must contain numbers, got dtype {array.dtype}.")
     try:
         return array.astype(float)
     except (TypeError, ValueError):
-        raise ValueError(f"{who} must hold numbers, got other objects.") from None
+        raise ValueError(f"{who} must contain numbers, got other objects.") from None
 
 
 def _weights(who: str, value: Numbers, rows: int) -> np.ndarray:
     weights = _numbers(who, value)
     if weights.shape != (rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
-        raise ValueError(f"{who} must hold {rows} finite, non-negative numbers, got shape {weights.shape}.")
+        raise ValueError(f"{who} must contain {rows} finite, non-negative numbers, got shape {weights.shape}.")
     return weights

@@ -15,18 +15,17 @@ import torch
 from torch import nn
 
 from lowchurn._checks import check_choice, check_number, check_whole
-from lowchurn._types import ArrayLike
 from lowchurn.nets._initial_weights import Factory, initial_weights, make_template
 from lowchurn.nets._memory import free_memory, in_words
 from lowchurn.nets._stacks import Settings, State, make_stack
 from lowchurn.nets._tasks import Task, check_tasks
-from lowchurn.nets._trained import FINISHED, INTERRUPTED, Trained, TrainingInterrupted, as_pool
+from lowchurn.nets._trained import FINISHED, INTERRUPTED, Numbers, Trained, TrainingInterrupted, as_pool
 from lowchurn.nets._training_data import TrainingData
 
 
 def train(
     network: Factory,
-    X: ArrayLike | torch.Tensor,
+    X: Numbers,
     tasks: Sequence[Task],
     *,
     epochs: int = 300,
@@ -255,7 +254,7 @@ class _Run:
         active = torch.tensor(members)
         best = torch.full((len(members),), math.inf, device=settings.device, dtype=torch.float64)
         waited = torch.zeros_like(best, dtype=torch.int64)
-        kept: State = {}  # the weights of the best epoch, where these are asked for
+        kept: State = {}  # the weights of the best epoch, where these are wanted
         for epoch in range(1, self.stopping.epochs + 1):
             stack.train_epoch(data.batches(epoch - 1))
             loss = data.validation_loss(stack)

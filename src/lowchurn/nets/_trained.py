@@ -5,21 +5,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import nn
 
+from lowchurn._types import ArrayLike
 from lowchurn.nets._stacks import Settings, Stack, State, make_stack
 
+Numbers: TypeAlias = ArrayLike | torch.Tensor
 FINISHED, INTERRUPTED = "finished", "interrupted"
 Origin: TypeAlias = "tuple[Trained, int] | State"  # one model: its place in a training, or its state dict
 
 
 @dataclass
 class Trained:
-    """The models that came out of :func:`train`, in the order of its tasks.
+    """The models that were trained by :func:`train`, in the order of its tasks.
 
     Attributes
     ----------
@@ -82,7 +84,7 @@ class Trained:
             [self.left_out[k] for k in models] if self.left_out else [],
         )
 
-    def outputs(self, X: Any, rows: Any = None) -> torch.Tensor:
+    def outputs(self, X: Numbers, rows: Numbers | None = None) -> torch.Tensor:
         """Logits of every model as a tensor on the device: of every row of X, or of each model's own rows (K, n)."""
         pool = as_pool(X, self.settings)
         stack, size = self._ready(), self._rows_at_once(pool)
@@ -91,22 +93,22 @@ class Trained:
         rows = torch.as_tensor(rows, device=pool.device)
         return _joined([stack.logits(pool, part.contiguous()) for part in rows.split(size, 1)])
 
-    def decisions(self, X: Any) -> torch.Tensor:
+    def decisions(self, X: Numbers) -> torch.Tensor:
         """The likeliest class of every model for every row of X, (K, rows), as a tensor on the device."""
         pool = as_pool(X, self.settings)
         return _joined([self._ready().decisions(part) for part in pool.split(self._rows_at_once(pool))])
 
-    def logits(self, X: Any) -> np.ndarray:
+    def logits(self, X: Numbers) -> np.ndarray:
         """Logits of every model for every row of X: shape (K, rows, m)."""
         pool = as_pool(X, self.settings)
         parts = [self._ready().logits(part).cpu().numpy() for part in pool.split(self._rows_at_once(pool))]
         return np.concatenate(parts, axis=1)
 
-    def proba(self, X: Any) -> np.ndarray:
+    def proba(self, X: Numbers) -> np.ndarray:
         """Probabilities of every model for every row of X: shape (K, rows, m)."""
         return torch.softmax(torch.from_numpy(self.logits(X)), dim=-1).numpy()
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Numbers) -> np.ndarray:
         """The likeliest class of every model for every row of X: shape (K, rows)."""
         return self.decisions(X).cpu().numpy().astype(np.int64)
 
@@ -155,7 +157,7 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.trained = trained
 
 
-def _plain(X: Any) -> np.ndarray:
+def _plain(X: Numbers) -> np.ndarray:
     """Rows as an array of a type that torch has."""
     array = np.asarray(X)
     if array.dtype.kind == "O":  # such as the values of a table with columns of several types
@@ -169,7 +171,7 @@ def _plain(X: Any) -> np.ndarray:
     return np.ascontiguousarray(array, dtype=np.float64 if wide else array.dtype.newbyteorder("="))
 
 
-def as_pool(X: Any, settings: Settings) -> torch.Tensor:
+def as_pool(X: Numbers, settings: Settings) -> torch.Tensor:
     """Rows as a tensor on the stack's device: whole numbers stay whole (token ids), everything else gets its dtype."""
     pool = X.detach() if isinstance(X, torch.Tensor) else torch.from_numpy(_plain(X))
     if pool.ndim < 2 or len(pool) == 0:

@@ -23,7 +23,7 @@ def make_stack(module: nn.Module, params: State, buffers: State, settings: Setti
         if type(module) is Fcn:
             if settings.device.type == "cpu" and _installed("numba"):
                 return CpuFcnStack(params, settings)
-            # A tile of the GPU kernel holds all weights of some units: with very many inputs it would not fit.
+            # A tile of the GPU kernel contains all weights of some units: with very many inputs it would not fit.
             narrow = sum(params[name].shape[1] for name in ("hidden.weight", "output.bias")) < 128
             exact = settings.dtype == torch.float32
             if settings.device.type == "cuda" and narrow and exact and _installed("triton"):

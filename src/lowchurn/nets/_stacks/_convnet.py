@@ -1,6 +1,6 @@
 """Stacks of convolutional networks: hand-written forward and backward passes with a leading model axis.
 
-Two ways compute the same convolutions. In plain torch, windows are copied once a step (im2col) and every product is a
+Two ways compute the same convolutions. In plain torch, windows are copied once per step (im2col) and every product is a
 ``bmm`` over models: any device, any floating dtype. On a GPU, Triton kernels read the windows straight from the
 activation, with relu and pooling fused in, and the largest layer's gradient goes into Adam without being stored.
 
