@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import special
@@ -13,6 +13,10 @@ from scipy import special
 from lowchurn.audit import _statistics as stats
 from lowchurn.audit._statistics import Estimate, Test
 
+if TYPE_CHECKING:
+    from lowchurn.audit._counts import Cut
+
+Key = tuple[int, str | None]  # the number of a slice column and its value; (-1, None) is the whole table
 COUNTED = ("changed", "labelled", "broken", "fixed", "lateral", "right", "right_new")
 
 # The database's word for a row, and what such a row counts for.
@@ -165,9 +169,9 @@ class Design:
         return variance, kish, units
 
 
-def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> dict[tuple[int, str | None], Tally]:
+def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> dict[Key, Tally]:
     """Counts by slice, from the database's answer; the whole table is slice (-1, None)."""
-    found: dict[tuple[int, str | None], Tally] = {}
+    found: dict[Key, Tally] = {}
     n = cells["n"]
     weights, squares = cells.get("weight", n), cells.get("weight2", n)
     for cut, value, kind, rows, weight, square in zip(
@@ -180,7 +184,7 @@ def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> 
     return found
 
 
-def _add_units(found: dict[tuple[int, str | None], Tally], units: dict[str, list[Any]]) -> None:
+def _add_units(found: dict[Key, Tally], units: dict[str, list[Any]]) -> None:
     position = {unit: i for i, unit in enumerate(sorted(set(units["unit"]), key=str))}
     names = {"all": "weight", **{kind: kind for kind in COUNTED if kind in units}}
     for tally in found.values():
@@ -198,12 +202,12 @@ class Slice:
 
     Examples
     --------
-    >>> import lowchurn
+    >>> from lowchurn.audit import audit
     >>> old = {"id": [1, 2, 3, 4], "prediction": [0, 1, 0, 1], "country": ["de", "de", "fr", "fr"]}
     >>> new = {"id": [1, 2, 3, 4], "prediction": [0, 1, 1, 0]}
     >>> import pandas as pd
-    >>> audit = lowchurn.audit(pd.DataFrame(old), pd.DataFrame(new), by="country")
-    >>> [(s.value, s.churn.value) for s in audit.slices]
+    >>> found = audit(pd.DataFrame(old), pd.DataFrame(new), by="country")
+    >>> [(s.value, s.churn.value) for s in found.slices]
     [('de', 0.0), ('fr', 1.0)]
     """
 
@@ -234,9 +238,7 @@ class Slice:
         return f"{self.column}={self.value}"
 
 
-def judge_slices(
-    found: dict[tuple[int, str | None], Tally], names: Callable[[int, str | None], tuple[str, str]], design: Design
-) -> list[Slice]:
+def judge_slices(found: dict[Key, Tally], cuts: Sequence[Cut], design: Design) -> list[Slice]:
     """Every slice with its estimates and tests; the q-values are over all slices together."""
     whole = found[-1, None]
     overall = whole.weight["changed"] / whole.weight["all"]
@@ -248,12 +250,12 @@ def judge_slices(
         keys, changes, stats.false_discovery(changes), flips, stats.false_discovery(flips), strict=True
     ):
         tally = found[key]
-        column, value = names(*key)
+        cut = cuts[key[0]]
         churn = design.share(tally, "changed", "all")
         slices.append(
             Slice(
-                column,
-                value,
+                cut.name,
+                cut.words(key[1]),
                 tally.n["all"],
                 churn,
                 design.share(tally, "broken", "labelled"),
@@ -272,7 +274,7 @@ def judge_slices(
     return slices
 
 
-def slice_order(found: dict[tuple[int, str | None], Tally]) -> list[tuple[int, str | None]]:
+def slice_order(found: dict[Key, Tally]) -> list[Key]:
     """The slices by column and value; missing values last."""
     return sorted((k for k in found if k[0] >= 0), key=lambda k: (k[0], k[1] is None, _natural(k[1])))
 

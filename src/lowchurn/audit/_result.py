@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from lowchurn._checks import check_number, unknown_name
 from lowchurn.audit import _statistics as stats
 from lowchurn.audit._columns import Columns
 from lowchurn.audit._gate import Evidence, Gate, Verdict, judge
-from lowchurn.audit._inference import Design, Slice, Tally, slice_order
+from lowchurn.audit._inference import Design, Key, Slice, Tally, slice_order
 from lowchurn.audit._provenance import Provenance
 from lowchurn.audit._review import Review, ReviewPlan, plan_review, review_change
 from lowchurn.audit._statistics import Estimate, Test
 
-Key = tuple[int, str | None]
+if TYPE_CHECKING:
+    from lowchurn.audit._counts import Table
+    from lowchurn.audit._sources import Engine
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,10 @@ class Rows:
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-    >>> lowchurn.audit(rows, rows).rows.paired
+    >>> audit(rows, rows).rows.paired
     2
     """
 
@@ -86,11 +89,12 @@ class Audit:
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> old = pd.DataFrame({"id": range(4), "prediction": ["a", "a", "b", "b"], "y": ["a", "b", "b", "b"]})
     >>> new = pd.DataFrame({"id": range(4), "prediction": ["a", "b", "b", "a"]})
-    >>> audit = lowchurn.audit(old, new, label="y")
-    >>> audit.classes, audit.flip_matrix.tolist()
+    >>> found = audit(old, new, label="y")
+    >>> found.classes, found.flip_matrix.tolist()
     (['a', 'b'], [[1, 1], [1, 1]])
     """
 
@@ -100,20 +104,20 @@ class Audit:
     tallies: dict[Key, Tally]
     cells: dict[str, list[Any]]
     judged: tuple[Slice, ...]
-    soft: dict[str, Estimate]
-    """``soft_churn`` and the log-loss, Brier score and calibration error before, after and their change."""
-    shift: Shift | None
-    moved: int | None
-    """Rows whose probabilities are not the same on both sides."""
     flips: list[dict[str, Any]]
     """A random sample of changed rows."""
     notes: tuple[str, ...]
     seed: int
     seconds: float
     sources: tuple[str, str]
-    engine: Any = field(default=None)
-    pairs: Any = field(default=None)
-    command: str = "lowchurn.audit(...)"
+    engine: Engine
+    pairs: Table
+    soft: dict[str, Estimate] = field(default_factory=dict)
+    """``soft_churn`` and the log-loss, Brier score and calibration error before, after and their change."""
+    shift: Shift | None = None
+    moved: int | None = None
+    """Rows whose probabilities are not the same on both sides."""
+    command: str = ""
     provenance: Provenance = field(default_factory=Provenance)
     """What was audited: names, files with checksums, settings."""
 
@@ -131,9 +135,10 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-        >>> print(lowchurn.audit(rows, rows).estimate("churn", confidence=0.9))
+        >>> print(audit(rows, rows).estimate("churn", confidence=0.9))
         0 [0, 0.7764] (n = 2)
         """
         tally = self.whole
@@ -209,9 +214,10 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> rows = pd.DataFrame({"id": range(500), "prediction": 0, "y": 0})
-        >>> lowchurn.audit(rows, rows, label="y").not_worse_than(0.02).p_value < 0.01
+        >>> audit(rows, rows, label="y").not_worse_than(0.02).p_value < 0.01
         True
         """
         fixed, broken, change = self.fixed.value, self.broken.value, self.accuracy_change
@@ -270,9 +276,10 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> rows = pd.DataFrame({"id": range(100), "prediction": 0})
-        >>> lowchurn.audit(rows, rows).gate(max_churn=0.01).outcome
+        >>> audit(rows, rows).gate(max_churn=0.01).outcome
         'INCONCLUSIVE'
         """
         if gate is None:
@@ -303,10 +310,11 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> old = pd.DataFrame({"id": range(1000), "prediction": 0})
         >>> new = old.assign(prediction=[1] * 30 + [0] * 970)
-        >>> lowchurn.audit(old, new).review_plan(margin=0.01).labels
+        >>> audit(old, new).review_plan(margin=0.01).labels
         71
         """
         decisive = 1.0
@@ -326,10 +334,11 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> old = pd.DataFrame({"id": range(4), "prediction": ["a", "a", "b", "b"]})
         >>> new = pd.DataFrame({"id": range(4), "prediction": ["a", "b", "b", "a"]})
-        >>> list(lowchurn.audit(old, new).disputed(2).columns)
+        >>> list(audit(old, new).disputed(2).columns)
         ['id', 'answer_1', 'answer_2', 'label']
         """
         import pandas as pd
@@ -362,11 +371,12 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> old = pd.DataFrame({"id": range(4), "prediction": ["a", "a", "b", "b"]})
         >>> new = pd.DataFrame({"id": range(4), "prediction": ["a", "b", "b", "a"]})
-        >>> audit = lowchurn.audit(old, new)
-        >>> audit.with_labels(audit.disputed().assign(label="b")).accuracy_change.value
+        >>> found = audit(old, new)
+        >>> found.with_labels(found.disputed().assign(label="b")).accuracy_change.value
         0.0
         """
         from lowchurn.audit._answers import read_answers
@@ -392,9 +402,10 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-        >>> lowchurn.audit(rows, rows).to_dict()["identical"]
+        >>> audit(rows, rows).to_dict()["identical"]
         True
         """
         estimates = ("churn", "broken", "fixed", "lateral", "accuracy_old", "accuracy_new", "accuracy_change")
@@ -432,9 +443,10 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-        >>> '"identical": true' in lowchurn.audit(rows, rows).to_json()
+        >>> '"identical": true' in audit(rows, rows).to_json()
         True
         """
         return json.dumps(self.to_dict(verdict, review), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -452,7 +464,7 @@ class Audit:
             "weight": self.columns.weight,
             "group": self.columns.group,
             "design": self.design.words(),
-            "engine": getattr(getattr(self.engine, "backend", None), "name", "unknown"),
+            "engine": self.engine.backend.name,
             "seconds": round(self.seconds, 3),
             "versions": _versions(),
         }
