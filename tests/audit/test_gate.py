@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 import lowchurn
-from lowchurn.audit import Gate, Limits, junit, markdown, read_config, review_change
+from lowchurn.audit import Gate, Limits, junit, markdown, review_change
 from lowchurn.audit import _statistics as stats
 from lowchurn.audit._formats import points
+from lowchurn.audit._settings import read_config
 
 
 def audit_of(n=1000, changed=0, broken=0, fixed=0):

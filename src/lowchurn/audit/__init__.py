@@ -9,7 +9,6 @@ from lowchurn.audit._inference import Slice
 from lowchurn.audit._provenance import Provenance, Source
 from lowchurn.audit._result import Audit, Rows, Shift
 from lowchurn.audit._review import Review, ReviewPlan, plan_review, review_change
-from lowchurn.audit._settings import read_config
 from lowchurn.audit._statistics import Estimate, Test
 from lowchurn.audit._summary import junit, markdown
 
@@ -32,6 +31,5 @@ __all__ = [
     "junit",
     "markdown",
     "plan_review",
-    "read_config",
     "review_change",
 ]

@@ -36,7 +36,8 @@ def write_html(path: str | Path, audit: Audit, verdict: Verdict | None = None, *
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn, tempfile, pathlib
+    >>> import pandas as pd, tempfile, pathlib
+    >>> from lowchurn.audit import audit
     >>> from lowchurn.report import write_html
     >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
     >>> with tempfile.TemporaryDirectory() as folder:
