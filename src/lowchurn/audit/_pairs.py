@@ -8,7 +8,6 @@ from typing import Any
 from lowchurn.audit import _counts as counts
 from lowchurn.audit._columns import Columns
 from lowchurn.audit._counts import Table
-from lowchurn.audit._result import Rows
 from lowchurn.audit._sources import Engine, has_low_precision
 
 MOST_CLASSES = 5_000  # different decisions
@@ -34,6 +33,21 @@ REFUSED_PROBA = {
     "{tolerance:g} (at most {worst:.3g}). "
     "Name every class's column in proba=, or divide each row by its sum if that is what you mean.",
 }
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How many rows there were and how many could be paired."""
+
+    old: int
+    new: int
+    paired: int
+    """Rows that the figures rest on: in both tables, and of a weight above 0."""
+    labelled: int
+    left_out_old: int = 0
+    left_out_new: int = 0
+    repeated_old: int = 0
+    repeated_new: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lowchurn import __version__
 
 if TYPE_CHECKING:
-    from lowchurn.audit._result import Rows
+    from lowchurn.audit._pairs import Rows
     from lowchurn.audit._settings import Origin, Settings
     from lowchurn.audit._sources import TableLike
 
