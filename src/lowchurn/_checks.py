@@ -169,6 +169,19 @@ def check_weightlike(who: str, name: str, values: Array) -> None:
         raise ValueError(f"{who}: {name} must not be negative, got {float(xp.min(values)):.6g}.")
 
 
+def check_bounded(who: str, name: str, values: Any, bound: float) -> np.ndarray:
+    """One value per row in [0, bound], as float64."""
+    values = to_numpy(as_floats(who, name, values)).astype(float)
+    if values.ndim != 1 or len(values) == 0:
+        raise ValueError(f"{who}: {name} must hold one value per row for at least one row, got shape {values.shape}.")
+    # A divergence of equal rows can come out as -1e-17.
+    values = np.where((values < 0) & (values > -1e-9 * bound), 0.0, values)
+    check_weightlike(who, name, values)
+    if values.max() > bound:
+        raise ValueError(f"{who}: {name} must be at most bound={bound:g}, got {values.max():.6g}. Give a larger bound.")
+    return values
+
+
 def check_weights(who: str, name: str, weights: Any, rows: int) -> Array:
     """One finite, non-negative weight a row, not all zero."""
     weights = as_floats(who, name, weights)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 from lowchurn._checks import check_number
 from lowchurn._estimates import Estimate, critical, tango_score, undefined
@@ -206,35 +206,25 @@ def bootstrap(
     return Estimate(value, low, high, n, f"paired bootstrap ({kind}, {draws} draws of {units:,} units)", float(units))
 
 
-def rows_needed(estimate: Estimate, limit: float, confidence: float, interval: Callable[[float], Estimate]) -> float:
+def rows_needed(estimate: Estimate, limit: float, interval: Callable[[float], Estimate]) -> float:
     """Rows at which the interval, at the same rate, would no longer straddle the limit; infinite where none would.
 
     ``interval`` maps an (effective) number of rows to the estimate that it would give.
-
-    Examples
-    --------
-    >>> from lowchurn._estimates import proportion
-    >>> from lowchurn.audit._statistics import rows_needed
-    >>> small = proportion(0.02, 200)
-    >>> rows_needed(small, 0.03, 0.95, lambda size: proportion(0.02, round(size), effective=size))
-    1124.0
     """
     # Rows of a single group show no variance, so they are worth nothing.
     if not estimate.defined or estimate.value == limit or estimate.effective <= 0:
         return math.inf
 
-    def settled(size: float) -> bool:
+    def overlap(size: float) -> float:
         there = interval(size)
-        return there.high <= limit if estimate.value < limit else there.low > limit
+        return there.high - limit if estimate.value < limit else limit - there.low
 
-    high = max(estimate.effective, 1.0)
-    while not settled(high):
-        high *= 2
-        if high > 1e15:
+    size = max(estimate.effective, 1.0)
+    while overlap(size) > 0:
+        size *= 2
+        if size > 1e15:
             return math.inf
-    low = max(high / 2, 1.0)
-    while high - low > max(0.5, 1e-9 * high):
-        middle = (low + high) / 2
-        low, high = (low, middle) if settled(middle) else (middle, high)
+    if overlap(size / 2) > 0:
+        size = optimize.brentq(overlap, size / 2, size)
     # Rows are needed of the kind at hand: with weights or groups each is worth effective / n of a plain one.
-    return float(math.ceil(high * estimate.n / estimate.effective))
+    return float(math.ceil(size * estimate.n / estimate.effective))

@@ -13,7 +13,7 @@ from lowchurn.selection._certify import (
     rows_to_certify,
 )
 from lowchurn.selection._combine import InfeasibleBudget, Mixture, combine, select_single
-from lowchurn.selection._search import LambdaSearch, predicted_churn, predicted_lambda
+from lowchurn.selection._search import LambdaSearch, predicted_lambda
 
 __all__ = [
     "Certificate",
@@ -24,7 +24,6 @@ __all__ = [
     "certify",
     "churn_upper_bound",
     "combine",
-    "predicted_churn",
     "predicted_lambda",
     "rows_to_certify",
     "select_single",

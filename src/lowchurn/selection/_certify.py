@@ -13,6 +13,7 @@ which is valid for every distribution on [0, bound] and coarser than the binomia
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,10 +129,7 @@ def rows_to_certify(max_churn: float, confidence: float, churn: float = 0.0) -> 
         if high > 10**12:
             return None
     low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle) else (middle, high)
-    return high
+    return low + 1 + bisect_left(range(low + 1, high), True, key=passes)
 
 
 def aim_for_certificate(max_churn: float, confidence: float, rows: int, power: float = 0.9) -> float:
