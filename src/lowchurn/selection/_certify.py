@@ -224,14 +224,7 @@ def certify(
 
 
 def p_value(values: Any, max_churn: float, bound: float = 1.0) -> float:
-    """The chance of churn this low if the churn on new rows were above ``max_churn``.
-
-    Examples
-    --------
-    >>> from lowchurn.selection._certify import p_value
-    >>> round(p_value([0] * 299, max_churn=0.01), 4)
-    0.0495
-    """
+    """The chance of churn this low if the churn on new rows were above ``max_churn``."""
     values = _check_values("p_value", values, bound)
     if _counts(values, bound):
         return float(binom.cdf(int(values.sum()), len(values), max_churn))
