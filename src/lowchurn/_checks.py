@@ -81,6 +81,11 @@ def check_number(
     return float(value)
 
 
+def check_share(who: str, name: str, value: float) -> float:
+    """A real number between 0 and 1, neither of them."""
+    return check_number(who, name, value, 0, 1, open_low=True, open_high=True)
+
+
 def check_whole(who: str, name: str, value: Any, low: int = 1, high: int = 2**31 - 1) -> int:
     """A whole number within limits, as Python's own; True and False are none."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
