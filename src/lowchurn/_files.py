@@ -124,7 +124,7 @@ def goes_to_stdout(path: PathLike) -> bool:
 
 
 def real_place(path: PathLike) -> Path:
-    """Where a file is written in truth: links are followed, also those that lead to a file that is not there yet."""
+    """Where a file is really written: links are followed, also those that lead to a file that is not there yet."""
     return Path(os.path.realpath(path))
 
 

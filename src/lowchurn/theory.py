@@ -82,7 +82,7 @@ def optimal_mixture(p: ArrayLike, g: ArrayLike, epsilon: float, score: str | Sco
 def lambda_upper_bound(p: ArrayLike, g: ArrayLike, epsilon: float, score: str | Score = "log") -> float:
     """Proposition 1's bound on the optimal lambda: ``sqrt(2 epsilon / (alpha E||p - g||_q^2))``.
 
-    It may exceed one, and then says nothing; it is infinite where ``p`` equals ``g``.
+    It may exceed one, where it is no restriction; it is infinite where ``p`` equals ``g``.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,7 +155,7 @@ def aim_for_certificate(max_churn: float, confidence: float, rows: int, power: f
 
 
 def certify(
-    values: dict[str, ArrayLike],
+    values: Mapping[str, ArrayLike],
     max_churn: float,
     confidence: float,
     bound: float = 1.0,
