@@ -24,26 +24,7 @@ INT64 = np.iinfo(np.int64)
 
 
 def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.ndarray:
-    """Labels of a CSV file: of the type of the base's classes, or of the type that all values have.
-
-    Parameters
-    ----------
-    where : str
-        Start of the error message.
-    texts : list of str
-    known : array, optional
-        The classes of the base.
-
-    Examples
-    --------
-    >>> from lowchurn.retrain._labels import classes_from_text
-    >>> classes_from_text("retrain: the target 'y'", ["0", "1"]).tolist()
-    [0, 1]
-    >>> classes_from_text("retrain: the target 'y'", ["007", "1"]).tolist()
-    ['007', '1']
-    >>> classes_from_text("retrain: the target 'y'", ["0", "1"], known=["0", "1", "2"]).tolist()
-    ['0', '1']
-    """
+    """Labels of a CSV file: of the type of the base's classes ``known``, or of the type that all values have."""
     kind = _kind(known)
     names = set(np.asarray(known).tolist()) if kind == "text" else set()
     empty = Counter(text for text in texts if text in MISSING and text not in names)
@@ -56,9 +37,9 @@ def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.nda
     if kind == "text":
         return np.array(texts)
     different = set(texts)
+    if kind != "numbers" and different <= set(TRUE_FALSE):
+        return np.array([TRUE_FALSE[text] for text in texts])
     if kind == "booleans":
-        if different <= set(TRUE_FALSE):
-            return np.array([TRUE_FALSE[text] for text in texts])
         if all(WHOLE.fullmatch(text) for text in different) and {int(Decimal(t)) for t in different} <= {0, 1}:
             return np.array([bool(int(Decimal(text))) for text in texts])
         raise _unlike(where, known, different)
@@ -69,8 +50,6 @@ def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.nda
         if wrong:
             raise _unlike(where, known, wrong)
         return _as_numbers(where, [Decimal(text) for text in texts], known)
-    if different <= set(TRUE_FALSE):
-        return np.array([TRUE_FALSE[text] for text in texts])
     if all(PLAIN_WHOLE.fullmatch(text) for text in different):
         return _whole(where, [int(text) for text in texts])
     if all(PLAIN_NUMBER.fullmatch(text) for text in different):
@@ -81,19 +60,7 @@ def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.nda
 
 
 def classes_from_values(where: str, column: Any, known: Any = None) -> np.ndarray:
-    """Labels of a Parquet file, exactly; of the type of the base's classes where that holds the same values.
-
-    Examples
-    --------
-    >>> import pyarrow as pa
-    >>> from lowchurn.retrain._labels import classes_from_values
-    >>> classes_from_values("retrain: the target 'y'", pa.chunked_array([[0.0, 1.0]]), known=[0, 1]).tolist()
-    [0, 1]
-    >>> classes_from_values("retrain: the target 'y'", pa.chunked_array([[1, None]]))
-    Traceback (most recent call last):
-    ...
-    ValueError: retrain: the target 'y' must not be missing, got 1 row(s) without it.
-    """
+    """Labels of a Parquet file, exactly; of the type of the base's classes where that holds the same values."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -132,11 +99,8 @@ def _kind(known: Any) -> str:
     if known is None:
         return "unknown"
     classes = np.asarray(known)
-    if classes.dtype.kind == "O":
-        each = classes.tolist()
-        if all(isinstance(c, str) for c in each):
-            return "text"
-        return "unknown"
+    if classes.dtype.kind == "O" and all(isinstance(c, str) for c in classes.tolist()):
+        return "text"
     return {"b": "booleans", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}.get(
         classes.dtype.kind, "unknown"
     )

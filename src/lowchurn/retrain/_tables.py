@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import functools
 import warnings
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn._checks import unknown_name
+from lowchurn._files import PathLike
 from lowchurn.learners._learner import extra_missing
 from lowchurn.retrain._columns import listed
 from lowchurn.retrain._labels import MISSING, classes_from_text, classes_from_values
@@ -36,30 +38,10 @@ MOSTLY_NUMBERS = 0.9
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The columns of a file.
+class Table:
+    """The columns of a file; those of a CSV file are all text, and ``typed`` is False.
 
-    Attributes
-    ----------
-    path : Path
-    table : pyarrow.Table
-        Columns as they are in the file; those of a CSV file are all text.
-    typed : bool
-        Whether the file has types.
-    index : tuple of str
-        Columns that pandas wrote as the index of its table: they are no features unless asked for by name.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from lowchurn.retrain import read_rows
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = pathlib.Path(folder, "rows.csv").write_text("size,kind,new,y\\n1,a,yes,no\\n2.5,b,no,yes\\n")
-    ...     rows = read_rows(f"{folder}/rows.csv")
-    >>> rows.names
-    ['size', 'kind', 'new', 'y']
-    >>> rows.features(["size", "kind"]).to_dict("list"), rows.classes("y").tolist(), rows.flags("new").tolist()
-    ({'size': [1.0, 2.5], 'kind': ['a', 'b']}, ['no', 'yes'], [True, False])
+    ``index`` are the columns that pandas wrote as the index of its table: no features unless asked for by name.
     """
 
     path: Path
@@ -79,15 +61,7 @@ class Rows:
                 raise unknown_name(WHO, f"column of {str(self.path)!r}", name, self.names)
 
     def features(self, names: Sequence[str], text: Collection[str] = ()) -> Any:
-        """Columns as a data frame.
-
-        Parameters
-        ----------
-        names : list of str
-            The columns, in the order in which they are wanted.
-        text : collection of str
-            Columns that contain text, whatever it looks like: '007' stays '007'.
-        """
+        """The columns as a data frame; those in ``text`` contain text, whatever it looks like: '007' stays '007'."""
         import pandas as pd
 
         refused = [name for name in names if _is_nested(self.table.schema.field(name).type)]
@@ -125,10 +99,9 @@ class Rows:
         """A column of true/false, yes/no or 1/0 as booleans."""
         values = self._present(name)
         words = [str(value).lower() for value in values]
-        found = set(words)
         for yes, no in PAIRS:
-            if found <= {yes, no}:
-                return np.array([word == yes for word in words])
+            if set(words) <= {yes, no}:
+                return np.array(words) == yes
         shown = ", ".join(repr(value) for value in sorted(set(map(str, values)))[:5])
         raise ValueError(
             f"{WHO}: the column {name!r} must contain true and false, yes and no, or 1 and 0, got {shown}."
@@ -149,10 +122,10 @@ class Rows:
         used = weights[weights > 0]
         if not len(used):
             raise ValueError(f"{where} are 0 in every row. There is nothing to train on.")
-        if used.min() < SMALLEST_WEIGHT or used.max() > LARGEST_WEIGHT:
-            wrong_one = used.min() if used.min() < SMALLEST_WEIGHT else used.max()
+        wrong = used[(used < SMALLEST_WEIGHT) | (used > LARGEST_WEIGHT)]
+        if len(wrong):
             raise ValueError(
-                f"{where} must be 0 or from {SMALLEST_WEIGHT:g} to {LARGEST_WEIGHT:g}, got {wrong_one:g}. Divide them "
+                f"{where} must be 0 or from {SMALLEST_WEIGHT:g} to {LARGEST_WEIGHT:g}, got {wrong[0]:g}. Divide them "
                 "by their mean."
             )
         return weights
@@ -165,17 +138,8 @@ class Rows:
         return values
 
 
-def read_rows(path: str | Path) -> Rows:
-    """Read a CSV or Parquet file.
-
-    Examples
-    --------
-    >>> from lowchurn.retrain import read_rows
-    >>> read_rows("rows.txt")
-    Traceback (most recent call last):
-    ...
-    ValueError: retrain: data must be a .csv or .parquet file, got 'rows.txt'.
-    """
+def read_rows(path: PathLike) -> Table:
+    """Read a CSV or Parquet file."""
     try:
         import pandas  # noqa: F401
         import pyarrow
@@ -193,7 +157,7 @@ def read_rows(path: str | Path) -> Rows:
         rule = " It must be text in UTF-8, with a value for each column in every row." if suffix == ".csv" else ""
         raise ValueError(f"{WHO}: {str(path)!r} cannot be read as {suffix[1:]} ({error}).{rule}") from error
     names = rows.names
-    double = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    double = sorted(name for name, times in Counter(names).items() if times > 1)
     if double:
         raise ValueError(f"{WHO}: {str(path)!r} has more than one column called {listed(double)}. Rename them.")
     if rows.table.num_rows == 0:
@@ -201,7 +165,7 @@ def read_rows(path: str | Path) -> Rows:
     return rows
 
 
-def _read_csv(path: Path) -> Rows:
+def _read_csv(path: Path) -> Table:
     import pyarrow as pa
     import pyarrow.csv
 
@@ -225,10 +189,10 @@ def _read_csv(path: Path) -> Rows:
         raise ValueError(f"{WHO}: the first line of {str(path)!r} cannot be read as names of columns.")
     # as pandas calls them, which writes its index as a column without a name
     names = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
-    return Rows(path, table.rename_columns(names), typed=False, index=tuple({INDEX} & set(names)))
+    return Table(path, table.rename_columns(names), typed=False, index=tuple({INDEX} & set(names)))
 
 
-def _read_parquet(path: Path) -> Rows:
+def _read_parquet(path: Path) -> Table:
     import pyarrow.parquet
 
     # Not as a data set: a folder called y=1 would become a column y.
@@ -246,7 +210,7 @@ def _read_parquet(path: Path) -> Rows:
         else column
         for column in table.columns
     ]
-    return Rows(path, pyarrow.Table.from_arrays(plain, names=table.column_names), typed=True, index=index)
+    return Table(path, pyarrow.Table.from_arrays(plain, names=table.column_names), typed=True, index=index)
 
 
 def _is_text(kind: Any) -> bool:
