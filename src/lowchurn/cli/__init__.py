@@ -60,7 +60,7 @@ def demo(
 ) -> None:
     """Retrain a digit classifier the plain way and the low-churn way, and compare them (a few seconds)."""
     from lowchurn._checks import check_number
-    from lowchurn.demo import show_demo
+    from lowchurn.cli._demo import show_demo
 
     check_number("demo", "max_churn", max_churn, 0, 1, open_low=True, open_high=True)
     show_demo(Console(), max_churn, seed)

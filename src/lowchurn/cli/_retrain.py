@@ -48,7 +48,8 @@ def retrain(
     ] = "single",
     search: Annotated[str, typer.Option(help="Train about three candidates (auto) or the whole grid (grid).")] = "auto",
     strategies: Annotated[
-        list[str] | None, typer.Option(help="dial, auto, or the name of a strategy. Names may be repeated.")
+        list[str] | None,
+        typer.Option(help="What to try: dial, auto, or the name of a strategy. Names may be repeated."),
     ] = None,
     new: Annotated[
         str | None,
