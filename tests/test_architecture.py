@@ -160,7 +160,9 @@ def test_private_names_stay_in_their_file(path):
     """A private module may be imported by the whole package, a private name by its own file only (kernels aside)."""
     for module, name in imported(path):
         private = name is not None and name.startswith("_") and not name.startswith("__")
-        assert not (module.startswith("lowchurn") and "_kernels" not in module and private), f"{path.name} imports {name} from {module}"
+        assert not (module.startswith("lowchurn") and "_kernels" not in module and private), (
+            f"{path.name} imports {name} from {module}"
+        )
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)

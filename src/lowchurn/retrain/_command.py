@@ -166,9 +166,7 @@ def _write(
     return Retrained(model, written)
 
 
-def report_json(
-    model: LowChurnClassifier, sources: dict[str, PathLike | None], left_out: tuple[str, ...] = ()
-) -> str:
+def report_json(model: LowChurnClassifier, sources: dict[str, PathLike | None], left_out: tuple[str, ...] = ()) -> str:
     """What was measured, as JSON; undefined numbers are null, and so are the data of a model that was only dialled."""
     certificate = model.certificate_
     paths = {name: sources.get(name) for name in ("data", "dialled_from", "base", "model")}
