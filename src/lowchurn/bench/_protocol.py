@@ -17,11 +17,7 @@ from lowchurn.strategies import (
     ALL,
     PAPER,
     ColdStart,
-    Constrained,
-    Dissonance,
-    FocalDistill,
     Interpolate,
-    LocalSmoothing,
     ServedMixture,
     Soup,
     Strategy,
@@ -30,6 +26,7 @@ from lowchurn.strategies import (
 )
 
 NETWORKS = ("fcn", "convnet", "transformer", "resnet")
+OF_MODELS = (Soup, Interpolate, TwoTeachers, ServedMixture)  # averaged or taught by several retrains
 STARTS = ("warm", "cold", "default", "both")
 # The smallest and largest values of what is counted. Rows are written with 64-bit numbers, and more trials than the
 # last limit would only be a slip of the keyboard.
@@ -209,16 +206,10 @@ def dial_settings(start: str = "warm", members: int = 8, students: int = 4) -> l
     Parameters
     ----------
     start : {"warm", "cold", "default", "both"}
-        Where those of the field start: focal distillation, dissonance, constrained training, local smoothing. Retrains
-        that are averaged or teach start from the base.
+        Where those of the field start, such as focal distillation. Retrains that are averaged or teach start from the
+        base.
     members, students : int
         Retrains that are averaged or teach, and students that are averaged.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._protocol import dial_settings
-    >>> len(dial_settings()), len(dial_settings("both"))
-    (87, 123)
     """
     check_choice("bench", "start", start, STARTS)
     return [
@@ -228,19 +219,12 @@ def dial_settings(start: str = "warm", members: int = 8, students: int = 4) -> l
         *paper_grid(TwoTeachers, members=members),
         *paper_grid(TwoTeachers, members=members, students=students),
         *paper_grid(ServedMixture, members=members, start="warm"),
-        *(s for cls in (FocalDistill, Dissonance, Constrained, LocalSmoothing) for s in _grids(cls, start)),
+        *(s for cls in ALL if cls not in (*PAPER, *OF_MODELS) for s in _grids(cls, start)),
     ]
 
 
 def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
-    """The settings of groups (``paper``, ``dial``, ``all``) and of strategies by name, each once.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._protocol import settings_of
-    >>> len(settings_of(["all"])), len(settings_of(["cold", "soup"]))
-    (160, 11)
-    """
+    """The settings of groups (``paper``, ``dial``, ``all``) and of strategies by name, each once."""
     paper, dial = paper_settings(start), dial_settings(start)
     groups = {"paper": paper, "dial": dial, "all": [*paper, *dial]}
     known = [*groups, *(cls.name for cls in ALL)]
