@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from lowchurn.cli._printing import console_beside, print_line, print_written
 from lowchurn.report._tried import read_frontier
 
 DEFAULT_CONFIG = "lowchurn.toml"
-LIMITS = ("max_churn", "max_broken", "not_worse_than", "min_rows")
+LIMITS = tuple(field.name for field in fields(Limits))
 FILES = ("html", "json", "junit", "markdown", "disputed")
 STYLES = {PASS: "bold green", FAIL: "bold red", INCONCLUSIVE: "bold yellow"}
 
