@@ -51,8 +51,6 @@ WITHOUT_EXAMPLE = {
     "TrainingInterrupted",
     "Strategy",
     "OptimalMixture",
-    "DemoRow",
-    "show_demo",
     "row_dot",
     "Learner",
     "RowsLearner",
