@@ -25,6 +25,8 @@ from lowchurn._checks import (
     unknown_name,
 )
 
+__all__ = ["BrierScore", "LogScore", "Score", "SphericalScore"]
+
 
 class Score(abc.ABC):
     """A strictly proper score. Subclass it and write :meth:`phi`; everything else follows.

@@ -15,6 +15,15 @@ from lowchurn._checks import as_floats, check_number, check_proba, check_weightl
 from lowchurn.scoring import Score, get_score, row_dot
 from lowchurn.strategies import decide
 
+__all__ = [
+    "anchor_minimizer",
+    "excess_risk_bound",
+    "generalization_bound",
+    "guaranteed_grid",
+    "lambda_upper_bound",
+    "optimal_mixture",
+]
+
 
 class OptimalMixture(NamedTuple):
     """``lam`` and ``proba = lam * p + (1 - lam) * g`` of Proposition 1."""

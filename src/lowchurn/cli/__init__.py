@@ -14,7 +14,7 @@ from lowchurn.cli._audit_options import audit
 from lowchurn.cli._bench import bench_app, data_app
 from lowchurn.cli._retrain import LARGEST_SEED, dial, retrain
 
-__all__ = ["app", "main"]
+__all__: list[str] = []
 
 # Names that settings have in Python where the option has another, for the words of errors.
 ALSO = {

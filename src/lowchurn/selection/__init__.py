@@ -15,17 +15,4 @@ from lowchurn.selection._certify import (
 from lowchurn.selection._combine import InfeasibleBudget, Mixture, combine, select_single
 from lowchurn.selection._search import LambdaSearch, predicted_churn, predicted_lambda
 
-__all__ = [
-    "Certificate",
-    "InfeasibleBudget",
-    "LambdaSearch",
-    "Mixture",
-    "aim_for_certificate",
-    "certify",
-    "churn_upper_bound",
-    "combine",
-    "predicted_churn",
-    "predicted_lambda",
-    "rows_to_certify",
-    "select_single",
-]
+__all__ = ["Certificate", "InfeasibleBudget", "certify", "combine", "select_single"]
