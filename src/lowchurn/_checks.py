@@ -36,14 +36,7 @@ def as_floats(who: str, name: str, values: Any) -> Array:
 
 
 def as_labels(labels: Any) -> np.ndarray:
-    """A numpy array of labels in the type that holds them exactly.
-
-    Examples
-    --------
-    >>> from lowchurn._checks import as_labels
-    >>> as_labels([2**63, -1])
-    array([9223372036854775808, -1], dtype=object)
-    """
+    """A numpy array of labels in the type that holds them exactly."""
     if hasattr(labels, "to_numpy") and not type(labels).__module__.startswith("pyarrow"):
         # pandas and polars know their types; numpy would turn some into float64
         return np.asarray(labels.to_numpy())
@@ -167,6 +160,19 @@ def check_weightlike(who: str, name: str, values: Array) -> None:
         raise ValueError(f"{who}: {name} must be finite, got {count} NaN or infinite value(s).")
     if bool(xp.any(values < 0)):
         raise ValueError(f"{who}: {name} must not be negative, got {float(xp.min(values)):.6g}.")
+
+
+def check_bounded(who: str, name: str, values: Any, bound: float) -> np.ndarray:
+    """One value per row in [0, bound], as float64."""
+    values = to_numpy(as_floats(who, name, values)).astype(float)
+    if values.ndim != 1 or len(values) == 0:
+        raise ValueError(f"{who}: {name} must hold one value per row for at least one row, got shape {values.shape}.")
+    # A divergence of equal rows can come out as -1e-17.
+    values = np.where((values < 0) & (values > -1e-9 * bound), 0.0, values)
+    check_weightlike(who, name, values)
+    if values.max() > bound:
+        raise ValueError(f"{who}: {name} must be at most bound={bound:g}, got {values.max():.6g}. Give a larger bound.")
+    return values
 
 
 def check_weights(who: str, name: str, weights: Any, rows: int) -> Array:

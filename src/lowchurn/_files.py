@@ -43,17 +43,7 @@ _HOST = hashlib.sha256(_process_space().encode(errors="replace")).hexdigest()[:8
 
 
 def write_file(path: PathLike, data: bytes | str) -> None:
-    """Write one file whole or not at all; see :func:`write_files`.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from lowchurn._files import write_file
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_file(f"{folder}/a.txt", b"all of it")
-    ...     pathlib.Path(folder, "a.txt").read_bytes()
-    b'all of it'
-    """
+    """Write one file whole or not at all; see :func:`write_files`."""
     write_files({path: data})
 
 
@@ -61,15 +51,6 @@ def write_files(contents: Mapping[PathLike, bytes | str]) -> None:
     """Write several files: all drafts are complete before the first one is moved to its place.
 
     Text is written as UTF-8; lone surrogates, which UTF-8 cannot hold, are written as escapes.
-
-    Examples
-    --------
-    >>> import os, tempfile
-    >>> from lowchurn._files import write_files
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_files({f"{folder}/a.json": "{}", f"{folder}/b.html": "<p>"})
-    ...     sorted(os.listdir(folder))
-    ['a.json', 'b.html']
     """
     drafts: list[tuple[Path, Path]] = []
     streams: list[tuple[Path, bytes]] = []
@@ -108,22 +89,6 @@ def check_outputs(
     outputs, inputs : mapping of option name to path
         Names as the user knows them (``"--json"``, ``"out"``); entries of None are passed over. Links are followed,
         so two names of one file count as one. An input that is a folder contains the files in it.
-
-    Examples
-    --------
-    >>> from lowchurn._files import check_outputs
-    >>> check_outputs("retrain", {"--out": "m.skops", "--report": "./m.skops"})
-    Traceback (most recent call last):
-    ...
-    ValueError: retrain: --out and --report must be different files, both are './m.skops'.
-    >>> check_outputs("retrain", {"--out": "rows.csv"}, {"--data": "rows.csv"})
-    Traceback (most recent call last):
-    ...
-    ValueError: retrain: --out must not overwrite --data, got 'rows.csv'.
-    >>> check_outputs("retrain", {"--out": "no-such-folder/m.skops"})
-    Traceback (most recent call last):
-    ...
-    ValueError: retrain: --out cannot be written to 'no-such-folder/m.skops': there is no folder 'no-such-folder'.
     """
     taken: dict[tuple[object, ...], str] = {}
     read = {name: path for name, path in (inputs or {}).items() if path is not None}
@@ -145,14 +110,7 @@ def check_outputs(
 
 
 def is_stream(path: PathLike) -> bool:
-    """Whether a path is a device, a pipe or another thing that is written to and cannot be replaced.
-
-    Examples
-    --------
-    >>> from lowchurn._files import is_stream
-    >>> is_stream("/dev/null"), is_stream("new.json")
-    (True, False)
-    """
+    """Whether a path is a device, a pipe or another thing that is written to and cannot be replaced."""
     # Redirected to a file, /dev/stdout is a regular file that the shell has open: replacing it would lose it.
     if re.match(r"/(?:dev|proc)/", os.path.abspath(path)) and not os.path.abspath(path).startswith("/dev/shm/"):
         return True
@@ -164,14 +122,7 @@ def is_stream(path: PathLike) -> bool:
 
 
 def goes_to_stdout(path: PathLike) -> bool:
-    """Whether a path is the standard output, so that nothing else may be printed there.
-
-    Examples
-    --------
-    >>> from lowchurn._files import goes_to_stdout
-    >>> goes_to_stdout("report.json")
-    False
-    """
+    """Whether a path is the standard output, so that nothing else may be printed there."""
     try:
         same = is_stream(path) and os.path.samestat(os.stat(path), os.fstat(1))
         return same and not os.path.samefile(path, os.devnull)
@@ -180,29 +131,13 @@ def goes_to_stdout(path: PathLike) -> bool:
 
 
 def real_place(path: PathLike) -> Path:
-    """Where a file is written in truth: links are followed, also those that lead to a file that is not there yet.
-
-    Examples
-    --------
-    >>> from lowchurn._files import real_place
-    >>> real_place("report.json").name
-    'report.json'
-    """
+    """Where a file is written in truth: links are followed, also those that lead to a file that is not there yet."""
     return Path(os.path.realpath(path))
 
 
 @contextlib.contextmanager
 def scratch_folder(folder: PathLike | None = None) -> Iterator[Path]:
-    """A folder for intermediate results, removed at the end; those of killed runs are removed at the start.
-
-    Examples
-    --------
-    >>> from lowchurn._files import scratch_folder
-    >>> with scratch_folder() as place:
-    ...     _ = (place / "rows.bin").write_bytes(b"1")
-    >>> place.exists()
-    False
-    """
+    """A folder for intermediate results, removed at the end; those of killed runs are removed at the start."""
     place = make_scratch(folder)
     try:
         yield place
@@ -211,17 +146,7 @@ def scratch_folder(folder: PathLike | None = None) -> Iterator[Path]:
 
 
 def make_scratch(folder: PathLike | None = None) -> Path:
-    """Make a scratch folder that the caller removes.
-
-    Examples
-    --------
-    >>> import shutil
-    >>> from lowchurn._files import make_scratch
-    >>> place = make_scratch()
-    >>> place.is_dir()
-    True
-    >>> shutil.rmtree(place)
-    """
+    """Make a scratch folder that the caller removes."""
     parent = Path(tempfile.gettempdir() if folder is None else folder)
     clear_stale(parent)
     place = parent / _mark("scratch")
@@ -230,16 +155,7 @@ def make_scratch(folder: PathLike | None = None) -> Path:
 
 
 def clear_stale(folder: PathLike) -> list[Path]:
-    """Remove drafts and scratch folders whose process is gone; return what was removed.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from lowchurn._files import clear_stale
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     clear_stale(folder)
-    []
-    """
+    """Remove drafts and scratch folders whose process is gone; return what was removed."""
     removed = []
     try:
         entries = [e for e in os.scandir(folder) if e.name.endswith(".lowchurn")]

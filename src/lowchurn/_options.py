@@ -30,15 +30,6 @@ def as_options(message: str, names: Mapping[str, str]) -> str:
     message : str
     names : mapping of str to str
         Name in Python to name of the option; see :func:`option_names`.
-
-    Examples
-    --------
-    >>> from lowchurn._options import as_options
-    >>> names = {"on_mismatch": "--on-mismatch", "classes": "--class"}
-    >>> as_options("audit: 3 ids have no partner. Use on_mismatch='inner'.", names)
-    'audit: 3 ids have no partner. Use --on-mismatch inner.'
-    >>> as_options("audit: classes must differ, got ['a=b', 'classes=']. Name them with classes=.", names)
-    "audit: --class must differ, got ['a=b', 'classes=']. Name them with --class."
     """
     if not names:
         return message
@@ -76,17 +67,6 @@ def option_names(command: Any, **also: str) -> dict[str, str]:
 
     ``command`` is what ``typer.main.get_command`` returns. ``also`` adds names that Python gives to the
     same setting: ``features="--feature"``.
-
-    Examples
-    --------
-    >>> import typer
-    >>> from lowchurn._options import option_names
-    >>> app = typer.Typer(add_completion=False)
-    >>> @app.command()
-    ... def audit(old: str, classes: str = typer.Option("", "--class")) -> None: ...
-    >>> names = option_names(typer.main.get_command(app), features="--feature")
-    >>> names["classes"], names["features"], "old" in names
-    ('--class', '--feature', False)
     """
     found = {}
     for parameter in command.params:

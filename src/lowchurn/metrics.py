@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from lowchurn._checks import (
     Array,
+    as_array,
     as_floats,
     check_labels,
     check_rows,
@@ -42,6 +44,19 @@ def churn(base: Any, new: Any, sample_weight: Any = None) -> float:
     """
     labels = check_labels("churn", base=base, new=new)
     return _share(labels["base"] != labels["new"], sample_weight, "churn")
+
+
+def decide(proba: Any) -> Array:
+    """The class of the largest probability in each row; the first of equals, as scikit-learn decides.
+
+    Examples
+    --------
+    >>> from lowchurn.metrics import decide
+    >>> decide([[0.5, 0.5], [0.3, 0.7]])
+    array([0, 1])
+    """
+    proba = as_array(proba)
+    return array_namespace(proba).argmax(proba, axis=-1)
 
 
 def accuracy(y: Any, predicted: Any, sample_weight: Any = None) -> float:
@@ -110,10 +125,6 @@ class Flips:
     @property
     def fixed_rate(self) -> float:
         return self.fixed / self.n
-
-    @property
-    def lateral_rate(self) -> float:
-        return self.lateral / self.n
 
     @property
     def changed_rate(self) -> float:

@@ -75,11 +75,11 @@ def test_the_rows_needed_settle_it_and_fewer_do_not(value, limit):
     def interval(size):
         return proportion(value, round(size), 0.95, effective=size)
 
-    needed = stats.rows_needed(proportion(value, 100), limit, 0.95, interval)
+    needed = stats.rows_needed(proportion(value, 100), limit, interval)
 
     def open_(n):
         return interval(n).low <= limit < interval(n).high
 
     assert not open_(needed)
     assert open_(0.9 * needed)
-    assert stats.rows_needed(proportion(limit, 100), limit, 0.95, interval) == math.inf
+    assert stats.rows_needed(proportion(limit, 100), limit, interval) == math.inf

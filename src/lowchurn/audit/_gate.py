@@ -348,7 +348,7 @@ def _judge_share(asked: _Question) -> Check:
     def at(size: float) -> Estimate:
         return proportion(estimate.value, max(1, round(size)), asked.confidence, size)
 
-    return _open(asked, limit, stats.rows_needed(estimate, asked.limit, asked.confidence, at))
+    return _open(asked, limit, stats.rows_needed(estimate, asked.limit, at))
 
 
 def _judge_change(asked: _Question) -> Check:
@@ -366,7 +366,7 @@ def _judge_change(asked: _Question) -> Check:
         there = paired_difference(rates[0], rates[1], max(1, round(size)), asked.confidence, size)
         return Estimate(-there.value, -there.high, -there.low, there.n, there.method, size)
 
-    return _open(asked, limit, stats.rows_needed(loss, margin, asked.confidence, at))
+    return _open(asked, limit, stats.rows_needed(loss, margin, at))
 
 
 def _open(asked: _Question, limit: str, needed: float) -> Check:

@@ -13,6 +13,6 @@ from lowchurn.selection._certify import (
     rows_to_certify,
 )
 from lowchurn.selection._combine import InfeasibleBudget, Mixture, combine, select_single
-from lowchurn.selection._search import LambdaSearch, predicted_churn, predicted_lambda
+from lowchurn.selection._search import LambdaSearch, predicted_lambda
 
 __all__ = ["Certificate", "InfeasibleBudget", "certify", "combine", "select_single"]

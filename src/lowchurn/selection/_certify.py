@@ -13,6 +13,7 @@ which is valid for every distribution on [0, bound] and coarser than the binomia
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,10 +129,7 @@ def rows_to_certify(max_churn: float, confidence: float, churn: float = 0.0) -> 
         if high > 10**12:
             return None
     low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle) else (middle, high)
-    return high
+    return low + 1 + bisect_left(range(low + 1, high), True, key=passes)
 
 
 def aim_for_certificate(max_churn: float, confidence: float, rows: int, power: float = 0.9) -> float:
@@ -226,14 +224,7 @@ def certify(
 
 
 def p_value(values: Any, max_churn: float, bound: float = 1.0) -> float:
-    """The chance of churn this low if the churn on new rows were above ``max_churn``.
-
-    Examples
-    --------
-    >>> from lowchurn.selection._certify import p_value
-    >>> round(p_value([0] * 299, max_churn=0.01), 4)
-    0.0495
-    """
+    """The chance of churn this low if the churn on new rows were above ``max_churn``."""
     values = _check_values("p_value", values, bound)
     if _counts(values, bound):
         return float(binom.cdf(int(values.sum()), len(values), max_churn))
