@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -14,6 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
+from lowchurn._types import Model
 from lowchurn.estimator import LowChurnClassifier
 from lowchurn.metrics import Flips, accuracy, flips
 
@@ -39,7 +39,7 @@ def run_demo(max_churn: float = 0.05, seed: int = 0) -> Iterator[DemoRow]:
     def network(start: int) -> MLPClassifier:
         return MLPClassifier((16,), max_iter=120, random_state=start)
 
-    def measure(name: str, model: Any) -> DemoRow:
+    def measure(name: str, model: Model) -> DemoRow:
         predicted = model.predict(X[test])
         against = None if model is base else flips(y[test], base.predict(X[test]), predicted)
         return DemoRow(name, accuracy(y[test], predicted), against)

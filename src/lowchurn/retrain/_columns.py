@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 
+from lowchurn._types import ArrayLike, Model
 from lowchurn.estimator._production import feature_names
 
 WHO = "retrain"
@@ -26,7 +27,7 @@ class Chosen:
 
 
 def choose_columns(
-    base: Any, columns: Sequence[str], dropped: Collection[str] = (), all_columns: bool = False
+    base: Model | None, columns: Sequence[str], dropped: Collection[str] = (), all_columns: bool = False
 ) -> Chosen:
     """The features among ``columns``, which have no other role; ``dropped`` are those that the user left out."""
     if not columns:
@@ -49,7 +50,7 @@ def choose_columns(
     return Chosen([*names, *others]) if all_columns else Chosen(list(names), others)
 
 
-def _check_number(base: Any, columns: Sequence[str]) -> None:
+def _check_number(base: Model | None, columns: Sequence[str]) -> None:
     number = _feature_count(base)
     if isinstance(number, int | np.integer) and number != len(columns):
         more = len(columns) - number
@@ -74,7 +75,7 @@ def _feature_count(model: Any) -> Any:
     return None
 
 
-def text_columns(model: Any) -> set[str]:
+def text_columns(model: Model | None) -> set[str]:
     """The columns in which the base was fitted with text: those whose encoder has learned text."""
     return {name for name, categories in _encoded(model, None, 0) if _all_text(categories)}
 
@@ -110,7 +111,7 @@ def _parts(model: Any) -> Iterator[Any]:
                 yield part
 
 
-def _all_text(categories: Any) -> bool:
+def _all_text(categories: ArrayLike) -> bool:
     words = [c for c in np.asarray(categories, dtype=object).tolist() if c is not None and c == c]
     return bool(words) and all(isinstance(c, str) for c in words)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.compose import ColumnTransformer
@@ -14,16 +14,20 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
+from lowchurn._types import Model
 from lowchurn.estimator._to_train import find_estimator
 from lowchurn.learners._learner import NothingToTrain
 from lowchurn.retrain._columns import listed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WHO = "retrain"
 NAMES = ("auto", "base", "boosting", "logistic")
 WHAT_TO_TRAIN = "Say what to train: estimator='boosting' or estimator='logistic'."
 
 
-def choose_estimator(name: str, base: Any, X: Any) -> Any:
+def choose_estimator(name: str, base: Model | None, X: pd.DataFrame) -> Pipeline | None:
     """The estimator of a name; None stands for the base's own kind, which LowChurnClassifier finds."""
     if name == "base" and base is None:
         raise ValueError(f"{WHO}: estimator='base' needs a base, got none. Give base=.")
@@ -61,7 +65,7 @@ def choose_estimator(name: str, base: Any, X: Any) -> Any:
     return Pipeline([("columns", steps), ("model", trees)])
 
 
-def _by_kind(X: Any) -> tuple[list[str], ...]:
+def _by_kind(X: pd.DataFrame) -> tuple[list[str], ...]:
     """The columns of dates, without values, of numbers and of words."""
     found: dict[str, list[str]] = {"dates": [], "empty": [], "numbers": [], "words": []}
     for name in X.columns:
@@ -70,7 +74,7 @@ def _by_kind(X: Any) -> tuple[list[str], ...]:
     return tuple(found.values())
 
 
-def _kind(column: Any) -> str:
+def _kind(column: pd.Series) -> str:
     if column.dtype.kind in "mM":
         return "dates"
     if column.dtype.kind in "fiu":

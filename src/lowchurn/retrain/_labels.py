@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from lowchurn._types import ArrayLike
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What pandas reads as a missing value: a base that was fitted on a CSV file saw them so.
 MISSING = frozenset(
@@ -23,7 +29,7 @@ TRUE_FALSE = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE":
 INT64 = np.iinfo(np.int64)
 
 
-def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.ndarray:
+def classes_from_text(where: str, texts: list[str], known: ArrayLike | None = None) -> np.ndarray:
     """Labels of a CSV file: of the type of the base's classes ``known``, or of the type that all values have."""
     kind = _kind(known)
     names = set(np.asarray(known).tolist()) if kind == "text" else set()
@@ -59,7 +65,7 @@ def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.nda
     return np.array(texts)
 
 
-def classes_from_values(where: str, column: Any, known: Any = None) -> np.ndarray:
+def classes_from_values(where: str, column: pa.ChunkedArray, known: ArrayLike | None = None) -> np.ndarray:
     """Labels of a Parquet file, exactly; of the type of the base's classes where that holds the same values."""
     import pyarrow as pa
 
@@ -95,7 +101,7 @@ def classes_from_values(where: str, column: Any, known: Any = None) -> np.ndarra
     return labels
 
 
-def _kind(known: Any) -> str:
+def _kind(known: ArrayLike | None) -> str:
     if known is None:
         return "unknown"
     classes = np.asarray(known)
@@ -106,7 +112,7 @@ def _kind(known: Any) -> str:
     )
 
 
-def _as_numbers(where: str, numbers: list[Any], known: Any) -> np.ndarray:
+def _as_numbers(where: str, numbers: Sequence[Decimal | float], known: ArrayLike | None) -> np.ndarray:
     """Numbers in the type of the base's classes, where it holds them all exactly."""
     kind = np.asarray(known).dtype
     if all(number == int(number) for number in numbers):
@@ -131,7 +137,7 @@ def _floats(where: str, numbers: np.ndarray) -> np.ndarray:
     return numbers.astype(np.float64)
 
 
-def _unlike(where: str, known: Any, found: set[str], kind: str = "") -> ValueError:
+def _unlike(where: str, known: ArrayLike | None, found: set[str], kind: str = "") -> ValueError:
     shown = ", ".join(repr(text) for text in sorted(found)[:3])
     own = ", ".join(repr(c) for c in np.asarray(known).tolist()[:3])
     return ValueError(

@@ -13,15 +13,20 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lowchurn._checks import unknown_name
 from lowchurn._files import PathLike
+from lowchurn._types import ArrayLike
 from lowchurn.learners._learner import extra_missing
 from lowchurn.retrain._columns import listed
 from lowchurn.retrain._labels import MISSING, classes_from_text, classes_from_values
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 WHO = "retrain"
 # A row of a CSV file must fit into a block.
@@ -45,7 +50,7 @@ class Table:
     """
 
     path: Path
-    table: Any
+    table: pa.Table
     typed: bool
     index: tuple[str, ...] = ()
 
@@ -60,7 +65,7 @@ class Table:
             if name not in self.names:
                 raise unknown_name(WHO, f"column of {str(self.path)!r}", name, self.names)
 
-    def features(self, names: Sequence[str], text: Collection[str] = ()) -> Any:
+    def features(self, names: Sequence[str], text: Collection[str] = ()) -> pd.DataFrame:
         """The columns as a data frame; those in ``text`` contain text, whatever it looks like: '007' stays '007'."""
         import pandas as pd
 
@@ -78,7 +83,7 @@ class Table:
             )
         return pd.DataFrame({name: self._feature(name, name in text) for name in names}, copy=False)
 
-    def _feature(self, name: str, text: bool) -> Any:
+    def _feature(self, name: str, text: bool) -> pd.Series:
         import pyarrow as pa
 
         column = self.table[name]
@@ -88,7 +93,7 @@ class Table:
             column = column.cast(pa.float64())
         return column.to_pandas()
 
-    def classes(self, name: str, known: Any = None) -> np.ndarray:
+    def classes(self, name: str, known: ArrayLike | None = None) -> np.ndarray:
         """The labels, of the type of the classes of the base where these are known."""
         where = f"{WHO}: the target {name!r}"
         if self.typed:
@@ -213,7 +218,7 @@ def _read_parquet(path: Path) -> Table:
     return Table(path, pyarrow.Table.from_arrays(plain, names=table.column_names), typed=True, index=index)
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
@@ -222,7 +227,7 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or views(kind))
 
 
-def _is_nested(kind: Any) -> bool:
+def _is_nested(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     simple = (
@@ -233,13 +238,13 @@ def _is_nested(kind: Any) -> bool:
 
 
 @functools.cache
-def _missing() -> Any:
+def _missing() -> pa.Array:
     import pyarrow as pa
 
     return pa.array(sorted(MISSING))
 
 
-def _words(column: Any) -> Any:
+def _words(column: pa.ChunkedArray) -> pd.Series:
     """Text, where what pandas takes for missing is missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -248,12 +253,12 @@ def _words(column: Any) -> Any:
     return _with_nan(pc.if_else(missing, pa.scalar(None, pa.string()), column).to_pandas())
 
 
-def _with_nan(column: Any) -> Any:
+def _with_nan(column: pd.Series) -> pd.Series:
     """Missing values as NaN, as pandas reads them from CSV: encoders take None for another category."""
     return column.where(column.notna(), np.nan) if column.dtype == object else column
 
 
-def _guessed(name: str, column: Any) -> Any:
+def _guessed(name: str, column: pa.ChunkedArray) -> pd.Series:
     """Numbers where all values are numbers, booleans likewise, and text otherwise."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -273,7 +278,7 @@ def _guessed(name: str, column: Any) -> Any:
     return words
 
 
-def _warn_of_typos(name: str, words: Any) -> None:
+def _warn_of_typos(name: str, words: pd.Series) -> None:
     import pandas as pd
 
     there = words.dropna()
