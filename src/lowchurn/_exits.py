@@ -108,7 +108,7 @@ def _invoke(command: Any, arguments: list[str]) -> int:
 def _explained(error: BaseException, names: Mapping[str, str], debug: bool) -> int:
     """Print what went wrong and return the exit code."""
     if isinstance(error, SystemExit):
-        # rich answers a closed pipe with SystemExit(1)
+        # rich raises SystemExit(1) where a pipe is closed
         if isinstance(error.__context__, BrokenPipeError):
             return CLOSED_PIPE
         return error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -26,7 +26,7 @@ PathLike = str | os.PathLike[str]
 
 # Another machine's processes cannot be asked whether they are alive: their drafts count as stale after a day.
 STALE_SECONDS = 24 * 3600
-# What the process has open already
+# Names of what the process has open already
 _OPEN = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d+)")
 # ".NAME.HOST-PID-RANDOM.lowchurn": a draft of a file, or a scratch folder
 _MARKED = re.compile(r"\.(?:.*\.)?(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{8}\.lowchurn", re.DOTALL)
@@ -82,27 +82,20 @@ def check_outputs(
 ) -> None:
     """Refuse, before any work, outputs that cannot be written, that are an input, or that are each other.
 
-    Parameters
-    ----------
-    who : str
-        Start of the error message.
-    outputs, inputs : mapping of option name to path
-        Names as the user knows them (``"--json"``, ``"out"``); entries of None are passed over. Links are followed,
-        so two names of one file count as one. An input that is a folder contains the files in it.
+    Both map names of options (``"--json"``, ``"out"``) to paths or None. Links are followed, so two names of one file
+    count as one. An input that is a folder contains the files in it.
     """
     taken: dict[tuple[object, ...], str] = {}
-    read = {name: path for name, path in (inputs or {}).items() if path is not None}
     for name, path in outputs.items():
         if path is None:
             continue
-        stream = is_stream(path)
-        if stream and os.path.realpath(path) == os.path.realpath(os.devnull):
-            continue
-        if not stream:
+        if not is_stream(path):
             _check_place(who, name, path)
-        for other, source in read.items():
-            if not stream and (_same(path, source) or _inside(path, source)):
-                raise ValueError(f"{who}: {name} must not overwrite {other}, got {os.fspath(path)!r}.")
+            for other, source in (inputs or {}).items():
+                if source is not None and (_identity(path) == _identity(source) or _is_inside(path, source)):
+                    raise ValueError(f"{who}: {name} must not overwrite {other}, got {os.fspath(path)!r}.")
+        elif os.path.realpath(path) == os.path.realpath(os.devnull):
+            continue
         key = _identity(path)
         if key in taken:
             raise ValueError(f"{who}: {taken[key]} and {name} must be different files, both are {os.fspath(path)!r}.")
@@ -131,7 +124,7 @@ def goes_to_stdout(path: PathLike) -> bool:
 
 
 def real_place(path: PathLike) -> Path:
-    """Where a file is written in truth: links are followed, also those that lead to a file that is not there yet."""
+    """Where a file is really written: links are followed, also those that lead to a file that is not there yet."""
     return Path(os.path.realpath(path))
 
 
@@ -179,14 +172,12 @@ def _is_stale(entry: os.DirEntry[str], host: str, pid: int) -> bool:
         with contextlib.suppress(OSError):
             return time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_SECONDS
         return False
-    if pid == os.getpid():
-        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        return False
+        pass
     return False
 
 
@@ -254,11 +245,7 @@ def _identity(path: PathLike) -> tuple[object, ...]:
     return (os.path.realpath(path),)
 
 
-def _same(path: PathLike, other: PathLike) -> bool:
-    return _identity(path) == _identity(other)
-
-
-def _inside(path: PathLike, folder: PathLike) -> bool:
+def _is_inside(path: PathLike, folder: PathLike) -> bool:
     return os.path.isdir(folder) and real_place(folder) in real_place(path).parents
 
 

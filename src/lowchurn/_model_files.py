@@ -25,7 +25,7 @@ RATIO = 100
 MOST_ENTRIES = 1_000_000
 # Labels are few and short; numpy would reserve room for what a damaged dtype asks for.
 MOST_LABEL_BYTES = 64 * 2**20
-# More threads than any machine has; libraries end the process where it cannot have as many as they are told.
+# More threads than any machine has; libraries end the process where it cannot have as many as are asked for.
 MOST_THREADS = 1024
 CHUNK = 2**20
 _DTYPE = re.compile(r"O|\|b1|[<>|][iuf][1248]|[<>]U\d{1,9}|[<>]M8\[\d{0,9}[a-zA-Z]{1,2}\]")
@@ -48,23 +48,15 @@ def reading(what: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ValueError) and str(error).startswith("load: "):
             raise Refused(one_line(error) + ".") from error
-        said = one_line(error)
-        reason = type(error).__name__ + (f": {said}" if said else "")
+        text = one_line(error)
+        reason = type(error).__name__ + (f": {text}" if text else "")
         raise Refused(f"load: {what} is damaged or of another kind ({reason}).") from error
 
 
 def read_zip(what: str, data: bytes, nested: bool = False) -> dict[str, bytes]:
     """Unpack an archive in memory: its sizes are checked before unpacking, and held to while unpacking.
 
-    Parameters
-    ----------
-    what : str
-        The archive in the words of an error message.
-    data : bytes
-        The archive.
-    nested : bool
-        Whether it was itself unpacked from an archive. It may then not unpack to more than its own size, so that
-        archives inside each other do not multiply.
+    An archive that is ``nested`` in another one may not unpack to more than its own size, so that they do not multiply.
     """
     allowed = len(data) if nested else most_unpacked(data)
     with reading(what), zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -122,7 +114,7 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, what: str, allowed
         while chunk := file.read(CHUNK):
             found += chunk
             if len(found) > allowed:
-                raise Refused(f"load: {what} unpacks to more than its entries say.")
+                raise Refused(f"load: {what} unpacks to more than its entries state.")
     return bytes(found)
 
 
@@ -135,7 +127,7 @@ def read_record(what: str, data: bytes, kind: type[T]) -> T:
 
 
 def hex_number(what: str, text: str, finite: bool = True) -> float:
-    """A number written with ``float.hex``; finite unless said otherwise."""
+    """A number written with ``float.hex``; finite unless ``finite=False``."""
     with contextlib.suppress(ValueError, OverflowError):
         number = float.fromhex(text)
         if math.isfinite(number) or not finite:

@@ -21,18 +21,9 @@ DEEPEST = 64
 
 
 def read_json(who: str, name: str, data: bytes | str, kind: type[T]) -> T:
-    """Decode JSON and check it against a type.
+    """Decode JSON and check it against a type that msgspec supports, such as a dataclass or ``dict[str, float]``.
 
-    Parameters
-    ----------
-    who : str
-        Start of the error message.
-    name : str
-        What is read, in the words of the message, such as ``"the frontier 'tried.json'"``.
-    data : bytes or str
-        The JSON.
-    kind : type
-        What it must be: a dataclass, or any other type that msgspec knows, such as ``dict[str, float]``.
+    ``who`` and ``name`` ("the frontier 'tried.json'") begin the error message.
     """
     try:
         found = json.loads(data)  # of bytes it finds the encoding itself

@@ -81,7 +81,7 @@ def _share(chosen: Array, sample_weight: Any, who: str) -> float:
 
 
 def soft_churn(base_proba: Any, new_proba: Any, score: str | Score = "log") -> Array:
-    """The divergence from the base's probabilities to the new ones, one value a row; take the mean yourself.
+    """The divergence from the base's probabilities to the new ones, one value per row; take the mean yourself.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def churn_at_cold_accuracy(results: Any, method: str, cold: str = "cold") -> flo
     Parameters
     ----------
     results : table
-        One row a trained model, with columns ``method``, ``setting``, ``accuracy`` and ``churn``: a data frame,
+        One row per trained model, with columns ``method``, ``setting``, ``accuracy`` and ``churn``: a data frame,
         a mapping of columns or a list of mappings.
     method : str
         Whose settings to choose from.
@@ -203,7 +203,7 @@ def _averages_by_setting(who: str, results: Any) -> dict[str, dict[Any, tuple[fl
         if not (math.isfinite(acc) and math.isfinite(chn)):
             raise ValueError(
                 f"{who}: accuracy and churn must be finite, got {acc} and {chn} for {name!r} {setting!r}. "
-                "Leave failed runs out, and say how many there were."
+                "Leave failed runs out, and report how many there were."
             )
         runs.setdefault(name, {}).setdefault(setting, []).append((acc, chn))
     return {
@@ -266,7 +266,7 @@ def pareto_front(points: Any) -> np.ndarray:
     Parameters
     ----------
     points : array of shape (n, k)
-        One row a point, one column a cost, such as ``(error, churn)``.
+        One row per point, one column per cost, such as ``(error, churn)``.
 
     Examples
     --------

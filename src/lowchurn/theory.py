@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
-from lowchurn._checks import check_bounded, check_number, check_proba, check_whole, to_numpy
+from lowchurn._checks import check_bounded, check_number, check_proba, check_share, check_whole, to_numpy
 from lowchurn._types import ArrayLike
 from lowchurn.metrics import decide
 from lowchurn.scoring import Score, get_score, row_dot
@@ -91,7 +91,7 @@ def optimal_mixture(p: ArrayLike, g: ArrayLike, epsilon: float, score: str | Sco
 def lambda_upper_bound(p: ArrayLike, g: ArrayLike, epsilon: float, score: str | Score = "log") -> float:
     """Proposition 1's bound on the optimal lambda: ``sqrt(2 epsilon / (alpha E||p - g||_q^2))``.
 
-    It may exceed one, and then says nothing; it is infinite where ``p`` equals ``g``.
+    It may exceed one, where it is no restriction; it is infinite where ``p`` equals ``g``.
 
     Examples
     --------
@@ -201,7 +201,7 @@ def generalization_bound(values: ArrayLike, log_covering: float | None, delta: f
     0.0692
     """
     who = "generalization_bound"
-    delta = check_number(who, "delta", delta, 0, 1, open_low=True, open_high=True)
+    delta = check_share(who, "delta", delta)
     bound = check_number(who, "bound", bound, 0, math.inf, open_low=True, open_high=True)
     values = check_bounded(who, "values", values, bound)
     n = len(values)

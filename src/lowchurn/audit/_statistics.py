@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import optimize, special, stats
 
 from lowchurn._checks import check_number
 from lowchurn._estimates import Estimate, critical, tango_score, undefined
+from lowchurn._types import ArrayLike
 
 
 @dataclass(frozen=True)
 class Test:
-    """A hypothesis test: what was asked and how surprising the data are if the answer is no.
+    """A hypothesis test: its question, and the probability of such data if the answer were no.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def non_inferiority(
     return Test(f"is the accuracy not worse by {margin:g} or more?", p, n, "score test (Tango), one-sided")
 
 
-def false_discovery(p_values: Any) -> np.ndarray:
+def false_discovery(p_values: ArrayLike) -> np.ndarray:
     """Benjamini and Hochberg's adjusted p-values; undefined ones stay NaN and are not counted."""
     p = np.asarray(p_values, dtype=float)
     q = np.full(p.shape, np.nan)
@@ -114,17 +114,9 @@ def bootstrap(
 ) -> Estimate:
     """Paired bootstrap of a statistic of column sums, resampling whole units (rows, groups or bags of them).
 
-    Parameters
-    ----------
-    sums : array of shape (units, k)
-        What each unit adds to the ``k`` totals.
-    statistic : callable
-        Totals of shape (draws, k) to values of shape (draws,).
-    n : int
-        Rows behind the units.
-    centred : bool, default False
-        Put the interval around the value with the bootstrap's standard error (and a t quantile) instead of taking
-        percentiles: right for statistics that resampling biases, such as a calibration error.
+    ``sums`` has shape (units, k); ``statistic`` maps totals of shape (draws, k) to values of shape (draws,). With
+    ``centred`` the interval is the value plus and minus a t quantile of standard errors instead of percentiles: right
+    for statistics that resampling biases, such as a calibration error.
     """
     units = sums.shape[0]
     with np.errstate(all="ignore"):

@@ -66,7 +66,7 @@ def select_single(risk: Any, churn: Any, epsilon: float) -> int:
     risk, churn = (to_numpy(as_array(values)).astype(float) for values in (risk, churn))
     if risk.ndim != 1 or churn.ndim != 1:
         raise ValueError(
-            f"{who}: risk and churn must hold one value a candidate, got shapes {risk.shape} and {churn.shape}."
+            f"{who}: risk and churn must hold one value per candidate, got shapes {risk.shape} and {churn.shape}."
         )
     check_rows(who, risk=risk, churn=churn)
     epsilon = check_number(who, "epsilon", epsilon, 0, math.inf)
@@ -334,7 +334,7 @@ MAX_STEPS = 100
 
 
 def _mixture(point: _Point, multiplier: float) -> Mixture:
-    # Below the tolerance a multiplier says that the budget does not bind.
+    # Below the tolerance a multiplier means that the budget does not bind.
     return Mixture(point.weights, point.risk, max(point.churn, 0.0), multiplier if multiplier > 1e-7 else 0.0)
 
 

@@ -1,6 +1,6 @@
 """Find the lambda of distillation that meets a target with few trainings.
 
-Proposition 1 says that the best classifier within a budget is ``lam * p + (1 - lam) * g``. A plain retrain estimates
+By Proposition 1 the best classifier within a budget is ``lam * p + (1 - lam) * g``. A plain retrain estimates
 ``p``, so its probabilities and the base's alone predict the churn of every lambda before anything is trained
 there. A trained student is not that mixture, though: it has noise of its own. So the prediction gives the first lambda,
 and what is measured there corrects it.
@@ -21,16 +21,7 @@ STEPS = 2048
 
 
 def predicted_lambda(plain_proba: Any, base_proba: Any, keeps: Callable[[np.ndarray], bool]) -> float:
-    """The largest lambda whose predicted mixture ``keeps`` a rule that the base keeps, by bisection.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.selection import predicted_lambda
-    >>> base, plain = np.array([[0.6, 0.4]]), np.array([[0.2, 0.8]])
-    >>> predicted_lambda(plain, base, keeps=lambda proba: proba[0, 0] >= 0.5)
-    0.25
-    """
+    """The largest lambda whose predicted mixture ``keeps`` a rule that the base keeps, by bisection."""
     plain, base = (to_numpy(check_proba("predicted_lambda", "proba", p)) for p in (plain_proba, base_proba))
     if keeps(plain):
         return 1.0
