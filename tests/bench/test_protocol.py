@@ -34,7 +34,7 @@ from lowchurn.strategies import (
     WarmStart,
     member_seed,
     one_hot,
-    trainings,
+    plan,
 )
 from tests.nets.slow_twin import plain_training
 
@@ -106,7 +106,7 @@ class SlowTrial:
 
     def row(self, strategy):
         test, truth, loss = self.data.test, self.data.y[self.data.test], None
-        epochs = sum(self.train(one, member)[1] for one, member in trainings(strategy))
+        epochs = sum(self.train(one, member)[1] for one, member in plan([strategy]).trainings)
         before = self.proba(self.base, test)
         if strategy.blend is None:
             model, _, loss = self.train(strategy, 0)
@@ -265,7 +265,7 @@ def test_the_papers_settings():
 def test_settings_past_the_paper():
     dial = dial_settings()
     assert {s.name for s in dial} == {"cold"} | {cls.name for cls in ALL} - {cls.name for cls in PAPER}
-    assert len(trials.needed_by(tuple(dial))) == 1 + 8 + 4 * 10 + 4 * 9  # cold, retrains, students, the field
+    assert len(plan(dial).trainings) == 1 + 8 + 4 * 10 + 4 * 9  # cold, retrains, students, the field
     assert settings_of(["dial"]) == dial
     assert settings_of(["paper"], "both") == paper_settings("both")
     assert len(settings_of(["all"])) == len(set(paper_settings() + dial))

@@ -11,11 +11,10 @@ from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import Protocol, settings_of
 from lowchurn.bench._run import _Room, run
 from lowchurn.bench._store import Store
-from lowchurn.bench._trials import needed_by
 from lowchurn.nets import Task, _memory, train
 from lowchurn.nets._memory import free_memory
 from lowchurn.nets.networks import fcn
-from lowchurn.strategies import ColdStart, WarmStart
+from lowchurn.strategies import ColdStart, WarmStart, plan
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -106,7 +105,7 @@ def test_threads_must_be_a_number_of_threads():
 def test_the_bench_judges_networks_on_24_gib(monkeypatch, network, fits):
     monkeypatch.setattr(_memory, "free_memory", lambda device: 24.0 * GIB)
     settings = settings_of(["paper"])
-    room = _Room("cpu", "float32", len(needed_by(tuple(settings))))
+    room = _Room("cpu", "float32", len(plan(settings).trainings))
     place = (load("wine"), Protocol(network=network, initial=40, validation=20, batch=30), {0: settings})
     if fits:
         assert room.check(iter([place]), None) == 1

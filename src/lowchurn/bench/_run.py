@@ -24,8 +24,8 @@ from lowchurn._files import scratch_folder
 from lowchurn.bench._loading import Data, load
 from lowchurn.bench._protocol import Protocol, check_counts, check_size, count_weights, draw
 from lowchurn.bench._store import FINISHED, MOST_BYTES, ROWS_AT_ONCE, Row, Store, key_of
-from lowchurn.bench._trials import COPIES, needed_by, row_of, run_trials
-from lowchurn.strategies import Strategy
+from lowchurn.bench._trials import COPIES, row_of, run_trials
+from lowchurn.strategies import Strategy, plan
 
 BLOCK_WEIGHTS = 2.5e7  # of one block on a CPU: about half a minute of work, which a kill may cost
 
@@ -41,7 +41,7 @@ class Block:
     @property
     def models(self) -> int:
         """How many are trained; settings may share some."""
-        return sum(len(needed_by(tuple(settings))) for settings in self.wanted.values())
+        return sum(len(plan(settings).trainings) for settings in self.wanted.values())
 
 
 def run(
@@ -109,7 +109,7 @@ def run(
             count_weights(protocol.network, raw)  # a network that this data set does not suit is refused
             loaded[name, protocol.scale] = raw.scaled() if protocol.scale else raw
     places = [(loaded[name, protocol.scale], protocol) for name in datasets for protocol in protocols]
-    room = _Room(device, dtype, len(needed_by(tuple(settings))))
+    room = _Room(device, dtype, len(plan(settings).trainings))
     at_once = room.check(_still_missing(store, places, settings, trials, retry_failed), jobs)
     with store.writing():
         store.check_same_data({name: one.fingerprint for (name, _), one in loaded.items()})
