@@ -10,7 +10,8 @@ import tarfile
 import pytest
 
 from lowchurn.bench import _run as run_module
-from lowchurn.bench._store import Store, encode
+from lowchurn.bench._segments import encode
+from lowchurn.bench._store import Store
 from lowchurn.cli import main
 from tests.bench.test_store import row
 

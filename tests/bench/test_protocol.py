@@ -11,6 +11,7 @@ from lowchurn.bench import _trials as trials
 from lowchurn.bench._ablation import AnchorToDistill, ablation_settings
 from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import Protocol, dial_settings, draw, make_network, paper_settings, settings_of, start_of
+from lowchurn.bench._segments import setting_of
 from lowchurn.bench._trials import run_trials
 from lowchurn.nets import Task, train
 from lowchurn.strategies import (
@@ -63,6 +64,10 @@ SETTINGS = [
     Constrained(0.03, start="warm"),
     LocalSmoothing(0.5, 4, start="warm"),
 ]
+
+
+def as_setting(strategy):
+    return setting_of({"strategy": strategy.name, "parameters": strategy.parameters})
 
 
 class SlowTrial:
@@ -143,12 +148,12 @@ def test_every_setting_equals_a_plain_loop(loss):
     wanted = {0: SETTINGS, 1: SETTINGS[::2], 5: SETTINGS[1:3]}
     rows = run_trials(data, protocol, wanted, device="cpu", dtype="float64")
     assert len(rows) == sum(map(len, wanted.values()))
-    found = {(r["trial"], r["strategy"], r["setting"]): r for r in rows}
+    found = {(r["trial"], setting_of(r)): r for r in rows}
     assert {s.name for s in SETTINGS} > {cls.name for cls in ALL}
     for trial, settings in wanted.items():
         slow = SlowTrial(data, protocol, trial)
         for strategy in settings:
-            row = found[trial, strategy.name, strategy.setting]
+            row = found[trial, as_setting(strategy)]
             assert row["status"] == "finished"
             assert row["left_out"] == ""
             for name, value in slow.row(strategy).items():
@@ -158,10 +163,10 @@ def test_every_setting_equals_a_plain_loop(loss):
 def test_a_row_does_not_depend_on_what_else_is_run():
     data = load("wine").scaled()
     together = run_trials(data, SMALL, {0: SETTINGS, 1: SETTINGS}, device="cpu")
-    found = {(r["trial"], r["strategy"], r["setting"]): r for r in together}
+    found = {(r["trial"], setting_of(r)): r for r in together}
     for strategy in (SETTINGS[3], *SETTINGS[10:]):
         (alone,) = run_trials(data, SMALL, {1: [strategy]}, device="cpu")
-        same = found[1, strategy.name, strategy.setting]
+        same = found[1, as_setting(strategy)]
         for name in ("accuracy", "churn", "epochs", "validation_loss", "seed", "base_accuracy"):
             assert alone[name] == same[name]
 
@@ -171,14 +176,14 @@ def test_the_ends_of_the_dials():
     retrain = [WarmStart(), Interpolate(0.0), Soup(1), ServedMixture(1, 1.0, start="warm")]
     base = [Interpolate(1.0), Soup(3, 1.0), ServedMixture(3, 0.0)]
     rows = run_trials(data, SMALL, {trial: [*retrain, *base] for trial in range(4)}, device="cpu")
-    found = {(r["trial"], r["strategy"], r["setting"]): r for r in rows}
+    found = {(r["trial"], setting_of(r)): r for r in rows}
     for trial in range(4):
         for strategy in retrain[1:]:
             for name in ("accuracy", "churn", "broken", "fixed", "epochs", "seed"):
-                one, other = (found[trial, s.name, s.setting][name] for s in (strategy, retrain[0]))
+                one, other = (found[trial, as_setting(s)][name] for s in (strategy, retrain[0]))
                 assert one == other, (name, strategy)
         for strategy in base:
-            row = found[trial, strategy.name, strategy.setting]
+            row = found[trial, as_setting(strategy)]
             assert row["churn"] == 0
             assert row["accuracy"] == row["base_accuracy"]
 
@@ -189,8 +194,10 @@ def test_averages_are_made_some_at_a_time(monkeypatch):
     whole = run_trials(data, SMALL, dict.fromkeys(range(3), blends), device="cpu")
     monkeypatch.setattr(trials, "BLEND_BYTES", 1)
     parts = run_trials(data, SMALL, dict.fromkeys(range(3), blends), device="cpu")
-    order = ("trial", "strategy", "setting")
-    for one, other in zip(*(sorted(r, key=lambda row: [row[n] for n in order]) for r in (whole, parts)), strict=True):
+    order = ("trial", "strategy", "parameters")
+    for one, other in zip(
+        *(sorted(r, key=lambda row: (row["trial"], setting_of(row))) for r in (whole, parts)), strict=True
+    ):
         for name in (*order, "accuracy", "churn", "epochs"):
             assert one[name] == other[name]
 

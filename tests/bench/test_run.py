@@ -14,19 +14,20 @@ from lowchurn.bench import _run as run_module
 from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import Protocol, count_weights, dial_settings, paper_settings, settings_of
 from lowchurn.bench._report import write_report, write_tables
-from lowchurn.bench._run import Block, code_version, copy_rows, run, summary
-from lowchurn.bench._store import KEY, Store
+from lowchurn.bench._run import Block, code_version, run, summary
+from lowchurn.bench._segments import key_of
+from lowchurn.bench._store import Store, copy_rows
 from lowchurn.strategies import ColdStart, Distill, Soup
 
 TINY = Protocol(network="fcn-4", initial=40, validation=20, batch=30, epochs=3)
-MEASURED = (*KEY, "start", "seed", "accuracy", "churn", "broken", "fixed", "base_accuracy", "epochs", "status", "data")
+MEASURED = ("start", "seed", "accuracy", "churn", "broken", "fixed", "base_accuracy", "epochs", "status", "data")
 
 
 def measured(store):
     """What must not depend on when and how a row was made."""
-    rows = [tuple(row[name] for name in (*MEASURED, "validation_loss")) for row in Store(store).rows()]
+    rows = [(*key_of(row), *(row[n] for n in (*MEASURED, "validation_loss"))) for row in Store(store).rows()]
     assert len(rows) == len(set(rows))
-    return sorted(rows)
+    return sorted(rows, key=str)
 
 
 def quiet(*arguments, **options):

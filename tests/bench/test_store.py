@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from lowchurn.bench import _store as store_module
-from lowchurn.bench._store import COLUMNS, Store, checked, decode, encode
+from lowchurn.bench._segments import COLUMNS, checked, decode, encode
+from lowchurn.bench._store import Store
 
 
 def row(trial=0, status="finished", created="now", **more):
@@ -29,7 +30,10 @@ def store(request, tmp_path, monkeypatch):
 
 
 def test_rows_come_back_as_they_went(store):
-    rows = [row(0, accuracy=1 / 3, setting="lam=0.1, start=cold"), row(1, accuracy=None, status="failed: why")]
+    rows = [
+        row(0, accuracy=1 / 3, parameters={"lam": 0.1, "start": "cold"}),
+        row(1, accuracy=None, status="failed: why"),
+    ]
     assert store.append(rows) == 2
     again = Store(store.folder).rows()
     assert again == rows

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import datetime
-import lzma
 import os
-import re
 import subprocess
-import tarfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lowchurn import __version__
 from lowchurn._checks import check_choice
-from lowchurn._files import scratch_folder
 from lowchurn.bench._loading import Data, load
 from lowchurn.bench._protocol import Protocol, check_counts, check_size, count_weights, draw
-from lowchurn.bench._store import FINISHED, MOST_BYTES, ROWS_AT_ONCE, Row, Store, key_of
+from lowchurn.bench._segments import FINISHED, Row, key_of, setting_of
+from lowchurn.bench._store import Store
 from lowchurn.bench._trials import COPIES, row_of, run_trials
 from lowchurn.strategies import Strategy, plan
 
@@ -226,7 +221,7 @@ def _keys(
     place = {"dataset": dataset, **protocol.key}
     for trial in range(trials):
         for s in settings:
-            yield (s, trial), key_of(place | {"strategy": s.name, "setting": s.setting, "trial": trial})
+            yield (s, trial), key_of(place | {"strategy": s.name, "parameters": s.parameters, "trial": trial})
 
 
 @dataclass(frozen=True)
@@ -367,65 +362,18 @@ def code_version() -> str:
     return f"{__version__}+{commit}" if commit else __version__
 
 
-def copy_rows(source: Store, target: Store) -> int:
-    """Add the rows of one store that another does not contain yet, and return how many."""
-    rows = source.rows()
-    with target.writing():  # in several segments, so that each of them can be read again
-        return sum(target.append(rows[i : i + ROWS_AT_ONCE]) for i in range(0, len(rows), ROWS_AT_ONCE))
-
-
-@contextmanager
-def opened_store(source: Path) -> Iterator[Store]:
-    """A store in a folder or in a tar file, of which only segments are unpacked, to a folder that is removed."""
-    with scratch_folder() as folder:
-        place = source
-        if source.is_file():
-            _unpack_segments(source, folder)
-            place = folder
-        if not (place / "segments").is_dir():
-            raise ValueError(f"bench import: {source} is not a store: it has no folder named segments.")
-        yield Store(place)
-
-
-def _unpack_segments(source: Path, folder: Path) -> None:
-    """Unpack the segments of the one store in a tar file; they may lie in a folder, as those of the store did."""
-    unpacked, stores = 0, set()
-    try:
-        with tarfile.open(source) as tar:
-            for member in tar:
-                found = re.fullmatch(r"(.*/)?segments/([^/.][^/]*)", member.name, re.DOTALL)
-                if not found or member.isdir():
-                    continue
-                stores.add(found[1])
-                if not member.isreg() or len(stores) > 1:
-                    what = f"{member.name!r} is a link" if len(stores) == 1 else "it contains more than one store"
-                    raise ValueError(f"bench import: {source} cannot be imported: {what}.")
-                unpacked += member.size
-                if member.size > MOST_BYTES or unpacked > 8 * MOST_BYTES:
-                    raise ValueError(
-                        f"bench import: {source} unpacks to more than a store can hold ({unpacked:,} bytes and more)."
-                    )
-                (folder / "segments").mkdir(exist_ok=True)
-                content = tar.extractfile(member)
-                assert content is not None  # it is a regular file
-                (folder / "segments" / found[2]).write_bytes(content.read())
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"bench import: {source} is neither a folder nor a whole tar file ({reason}).") from None
-
-
 def summary(store: Store) -> list[dict[str, Any]]:
     """For each data set, network and protocol: settings, trials, finished and failed rows."""
     groups: dict[tuple, list[Row]] = {}
     names = ("dataset", "network", "sizes", "scale", "patience", "loss", "epochs_limit", "run_seed", "start")
     for row in store.rows():
         sizes = f"{row['initial']}/{row['validation']}/{row['batch']}"
-        line = row | {"sizes": sizes, "start": row["start"] if "start=" in row["setting"] else "any"}
+        line = row | {"sizes": sizes, "start": row["start"] if "start" in row["parameters"] else "any"}
         groups.setdefault(tuple(line[name] for name in names), []).append(row)
     return [
         dict(zip(names, group, strict=True))
         | {
-            "settings": len({(r["strategy"], r["setting"]) for r in rows}),
+            "settings": len({setting_of(r) for r in rows}),
             "trials": len({r["trial"] for r in rows}),
             "finished": sum(r["status"] == FINISHED for r in rows),
             "failed": sum(r["status"] != FINISHED for r in rows),
@@ -433,6 +381,3 @@ def summary(store: Store) -> list[dict[str, Any]]:
         }
         for group, rows in sorted(groups.items())
     ]
-
-
-__all__ = ["Block", "Outcome", "code_version", "copy_rows", "opened_store", "outcome", "run", "summary"]

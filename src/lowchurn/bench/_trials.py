@@ -12,7 +12,7 @@ import numpy as np
 
 from lowchurn.bench._loading import Data
 from lowchurn.bench._protocol import Draw, Protocol, draw, make_network, start_of
-from lowchurn.bench._store import FINISHED, Row
+from lowchurn.bench._segments import FINISHED, Row
 from lowchurn.strategies import Plan, Recipe, Strategy, Training, member_seed, one_hot, plan
 
 if TYPE_CHECKING:
@@ -467,7 +467,7 @@ def row_of(data: Data, protocol: Protocol, trial: int, strategy: Strategy, seed:
         "dataset": data.name,
         **protocol.key,
         "strategy": strategy.name,
-        "setting": strategy.setting,
+        "parameters": strategy.parameters,
         "trial": trial,
         "start": start_of(strategy),
         "seed": seed,

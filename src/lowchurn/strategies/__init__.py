@@ -22,13 +22,13 @@ from lowchurn.strategies._strategy import (
     TENTHS,
     Blend,
     Group,
+    Parameter,
     Start,
     Strategy,
     decide,
     member_seed,
     one_hot,
     paper_grid,
-    setting_words,
 )
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "LabelSmoothing",
     "LocalSmoothing",
     "Mixup",
+    "Parameter",
     "Plan",
     "Recipe",
     "ServedMixture",
@@ -65,7 +66,6 @@ __all__ = [
     "one_hot",
     "paper_grid",
     "plan",
-    "setting_words",
     "strategy_from",
     "trainings",
 ]

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -36,6 +35,7 @@ from lowchurn._checks import (
     check_proba,
     unknown_name,
 )
+from lowchurn._display import setting_words
 
 Start = Literal["cold", "warm"]
 Parameter = float | int | str
@@ -201,11 +201,6 @@ class Started(Strategy):
     @property
     def base_share(self) -> float:
         return 1.0 if self.start == "warm" else 0.0
-
-
-def setting_words(parameters: Mapping[str, Parameter]) -> str:
-    """Parameters in words, such as ``lam=0.5, start=cold``, for display only."""
-    return ", ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
