@@ -261,10 +261,10 @@ def test_the_papers_settings():
     assert len(paper_settings("warm")) == len(paper_settings("cold")) == len(paper_settings("default")) == 74
     both = paper_settings("both")
     assert len(both) == len(set(both)) == 137
-    assert {start_of(s) for s in paper_settings("warm", ["distill"])} == {"warm"}
+    assert {start_of(s) for s in settings_of(["distill"], "warm")} == {"warm"}
     assert start_of(ShrinkPerturb(0.3)) == "between"
     with pytest.raises(ValueError, match="unknown strategy 'distil'. Did you mean 'distill'"):
-        paper_settings("warm", ["distil"])
+        settings_of(["distil"])
     with pytest.raises(ValueError, match="start must be one of"):
         paper_settings("hot")
 

@@ -36,10 +36,10 @@ def quiet(*arguments, **options):
 
 def test_the_same_call_goes_on_and_never_doubles(tmp_path):
     store = Store(tmp_path / "parts")
-    some = paper_settings("warm", ["cold", "distill"])
+    some = settings_of(["cold", "distill"])
     assert quiet(store, ["wine"], [TINY], some, 2) == {"there": 0, "new": 20, "failed": 0}
     assert quiet(store, ["wine"], [TINY], some, 2) == {"there": 20, "new": 0, "failed": 0}
-    more = paper_settings("both", ["cold", "warm", "distill", "mixup"])
+    more = settings_of(["cold", "warm", "distill", "mixup"], "both")
     assert quiet(Store(tmp_path / "parts"), ["wine", "breast_cancer"], [TINY], more, 3)["there"] == 20
     whole = Store(tmp_path / "whole")
     quiet(whole, ["wine", "breast_cancer"], [TINY], more, 3, block=2, jobs=2)
@@ -117,7 +117,7 @@ def test_settings_that_share_trainings_are_counted_once(tmp_path):
     assert line.endswith("2 trials, 18 models, 42 rows")
     assert {row["block_models"] for row in Store(tmp_path).rows()} == {18}
     (whole,) = run_module._cut(data, TINY, {0: dial_settings()}, 1)
-    assert run_module._cost(whole) == 85 * count_weights("fcn-4", data)
+    assert whole.cost == 85 * count_weights("fcn-4", data)
 
 
 def test_a_member_that_failed_is_told_and_the_row_finishes(tmp_path, monkeypatch):

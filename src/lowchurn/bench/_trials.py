@@ -54,8 +54,8 @@ def run_trials(
         part of an average.
     """
     began = time.perf_counter()
-    pool = _Pool.on(data, protocol, device, dtype, memory_limit, threads)
-    bases = _Bases.trained_on(pool, list(wanted))
+    pool = _Pool(data, protocol, device=device, dtype=dtype, memory_limit=memory_limit, threads=threads)
+    bases = _Bases.train(pool, list(wanted))
     plans = {i: plan(strategies) for i, strategies in enumerate(wanted.values())}
     retrains = _Retrains(pool, bases)
     retrains.train({i: plans[i] for i in bases.good})
@@ -69,57 +69,25 @@ def run_trials(
     return results
 
 
-@dataclass(frozen=True, eq=False)
 class _Pool:
     """What all trials share: the rows on the device, the network, and how it is trained."""
 
-    data: Data
-    protocol: Protocol
-    network: Any
-    X: torch.Tensor
-    labels: torch.Tensor
-    dtype: torch.dtype
-    bytes_at_once: float
-    options: dict[str, Any]
-
-    @classmethod
-    def on(
-        cls,
-        data: Data,
-        protocol: Protocol,
-        device: str,
-        dtype: str,
-        memory_limit: float | None,
-        threads: int | None,
-    ) -> _Pool:
-        """The rows of a data set on a device."""
+    def __init__(self, data: Data, protocol: Protocol, **options: Any) -> None:
         import torch
 
         found = "cuda" if torch.cuda.is_available() else "cpu"
-        place = torch.device(found if device == "auto" else device)
+        place = torch.device(found if options["device"] == "auto" else options["device"])
+        self.data, self.protocol = data, protocol
+        self.network = make_network(protocol.network, data)
+        self.dtype: torch.dtype = getattr(torch, options["dtype"])
         rows = data.X.reshape(len(data.X), -1) if protocol.network.startswith("fcn-") else data.X
         X = torch.from_numpy(np.ascontiguousarray(rows)).to(place)
-        kind: torch.dtype = getattr(torch, dtype)
-        options = {
-            "epochs": protocol.epochs,
-            "patience": protocol.patience,
-            "loss": protocol.loss,
-            "device": str(place),
-            "dtype": dtype,
-            "memory_limit": memory_limit,
-            "threads": threads,
-            "progress": False,
-        }
-        return cls(
-            data,
-            protocol,
-            make_network(protocol.network, data),
-            X.to(kind) if X.is_floating_point() else X,
-            torch.from_numpy(data.y).to(place),
-            kind,
-            BLEND_BYTES if memory_limit is None else min(BLEND_BYTES, memory_limit / 4),
-            options,
-        )
+        self.X = X.to(self.dtype) if X.is_floating_point() else X
+        self.labels = torch.from_numpy(data.y).to(place)
+        limit = options["memory_limit"]
+        self.bytes_at_once = BLEND_BYTES if limit is None else min(BLEND_BYTES, limit / 4)
+        stopping = {"epochs": protocol.epochs, "patience": protocol.patience, "loss": protocol.loss}
+        self.options: dict[str, Any] = options | stopping | {"device": str(place), "progress": False}
 
     @property
     def device_name(self) -> str:
@@ -156,21 +124,15 @@ class _Pool:
 class _Bases:
     """The draws of some trials and the base of each; a trial is known by its place ``i`` among them."""
 
+    pool: _Pool
     trials: list[int]
     draws: list[Draw]
     held_out: list[torch.Tensor]  # labels of the validation rows
     trained: Trained
-    before: torch.Tensor  # decisions on the test rows, a row per trial
-    right: torch.Tensor  # whether they are right
-    both: list[np.ndarray]  # rows of the initial draw and the batch, which retrains train on
-    onehot: list[torch.Tensor]  # their labels
-    proba: torch.Tensor  # the base's probabilities of them
 
     @classmethod
-    def trained_on(cls, pool: _Pool, trials: list[int]) -> _Bases:
+    def train(cls, pool: _Pool, trials: list[int]) -> _Bases:
         """Train the base of each trial."""
-        import torch
-
         from lowchurn.nets import Task
 
         draws = [draw(pool.data, pool.protocol, trial) for trial in trials]
@@ -179,20 +141,30 @@ class _Bases:
             Task(d.initial, pool.onehot(d.initial), d.validation, labels, seed=d.base_seed)
             for d, labels in zip(draws, held_out, strict=True)
         ]
-        trained = pool.train(tasks)
-        before = trained.decisions(pool.test)
-        both = [d.both for d in draws]
-        return cls(
-            trials,
-            draws,
-            held_out,
-            trained,
-            before,
-            before == pool.truth,
-            both,
-            [pool.onehot(rows) for rows in both],
-            torch.softmax(trained.outputs(pool.X, np.stack(both)), dim=-1),
-        )
+        return cls(pool, trials, draws, held_out, pool.train(tasks))
+
+    @cached_property
+    def before(self) -> torch.Tensor:
+        """Decisions on the test rows, a row per trial."""
+        return self.trained.decisions(self.pool.test)
+
+    @cached_property
+    def right(self) -> torch.Tensor:
+        return self.before == self.pool.truth
+
+    @cached_property
+    def both(self) -> list[np.ndarray]:
+        """The rows that retrains of a trial are trained on: those of the initial draw and the batch."""
+        return [d.both for d in self.draws]
+
+    @cached_property
+    def onehot(self) -> list[torch.Tensor]:
+        return [self.pool.onehot(rows) for rows in self.both]
+
+    @cached_property
+    def proba(self) -> torch.Tensor:
+        """The base's probabilities of the rows that retrains are trained on."""
+        return self.trained.outputs(self.pool.X, np.stack(self.both)).softmax(dim=-1)
 
     @cached_property
     def good(self) -> list[int]:
