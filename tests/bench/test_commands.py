@@ -97,7 +97,7 @@ def test_some_failures_are_a_warning_that_counts_them(lowchurn, monkeypatch, tmp
         (("--network", "fcn-10000000", "--strategy", "paper"), "needs about"),
         (("--network", "convnet-1"), "convnet-1 reads images, but wine has rows of shape"),
         (("--network", "resnet-77"), "resnet-77 reads images, but wine has rows of shape"),
-        (("--network", "transformer-1"), "reads words, but wine holds numbers"),
+        (("--network", "transformer-1"), "reads words, but wine contains numbers"),
         (("--device", "cuda:7"), "device 'cuda:7' is not there"),
         (("--data", "nowhere"), "there is no folder or file nowhere"),
         (("--store", "/dev/null"), "is not a store"),

@@ -311,10 +311,10 @@ def test_networks_fit_their_data(tmp_path):
     data = load("wine")
     with pytest.raises(ValueError, match="convnet-1 reads images, but wine has rows of shape"):
         make_network("convnet-1", data)
-    with pytest.raises(ValueError, match="transformer-1 reads words, but wine holds numbers"):
+    with pytest.raises(ValueError, match="transformer-1 reads words, but wine contains numbers"):
         make_network("transformer-1", data)
     words = type(data)(**(vars(data) | {"X": np.ones((len(data.y), 200), np.int64)}))
-    with pytest.raises(ValueError, match="fcn-3 reads numbers, but wine holds words"):
+    with pytest.raises(ValueError, match="fcn-3 reads numbers, but wine contains words"):
         make_network("fcn-3", words)
     images = type(data)(**(vars(data) | {"X": np.zeros((len(data.y), 12, 12, 1), np.float32)}))
     assert make_network("convnet-2", images).shape == (12, 12, 1)

@@ -155,7 +155,7 @@ def test_two_versions_of_a_data_set_do_not_mix(tmp_path):
     (row,) = Store(tmp_path / "one").rows()
     store = Store(tmp_path / "two")
     store.append([row | {"data": "other", "trial": 7}])
-    with pytest.raises(ValueError, match="holds rows of wine made from other data"):
+    with pytest.raises(ValueError, match="contains rows of wine made from other data"):
         quiet(store, ["wine"], [TINY], [ColdStart()], 2)
 
 
@@ -239,7 +239,7 @@ SMALL = ("--initial", "40", "--validation", "20", "--batch", "40")
         (("bench", "run", "wine", *SMALL, "--device", "tpu"), "device must be 'auto', 'cpu' or 'cuda', got 'tpu'"),
         (("bench", "run", "wine", *SMALL, "--device", "cuda:99"), "device 'cuda:99' is not there"),
         (("bench", "run", "wine", "--strategy", "dstill"), "Did you mean 'distill'"),
-        (("bench", "tables", "--store", "nothing-here"), "holds no rows"),
+        (("bench", "tables", "--store", "nothing-here"), "contains no rows"),
         (("bench", "import", "nothing-here"), "is not a store"),
         (("data", "fetch", "adlt", "--data", "somewhere"), "Did you mean 'adult'"),
     ],

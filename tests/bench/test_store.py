@@ -48,7 +48,7 @@ def test_a_key_is_written_once(store):
 
 def test_rows_of_two_versions_of_a_data_set_do_not_mix(store):
     store.append([row(0, data="one")])
-    with pytest.raises(ValueError, match="holds rows of wine made from other data .one, now two."):
+    with pytest.raises(ValueError, match="contains rows of wine made from other data .one, now two."):
         store.append([row(1, data="two"), row(1, dataset="other", data="two")])
     assert trials(Store(store.folder)) == [0]
     assert store.append([row(1, data="one"), row(1, dataset="other", data="two")]) == 2

@@ -9,7 +9,7 @@ from array_api_compat import array_namespace
 
 from lowchurn._checks import Array
 from lowchurn.strategies import TENTHS, ColdStart, Start, Strategy, decide, paper_grid
-from lowchurn.strategies._strategy import Started
+from lowchurn.strategies._strategy import Grid, Started
 
 SHARES = (0.0, *TENTHS, 1.0)
 
@@ -44,7 +44,7 @@ class AnchorToDistill(Started):
     share: float = 0.5
     start: Start = "cold"
     name: ClassVar[str] = "anchor-to-distill"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"lam": TENTHS, "share": SHARES}
+    grid: ClassVar[Grid] = {"lam": TENTHS, "share": SHARES}
     rowwise: ClassVar[bool] = False  # which rows are the worst depends on all of them
 
     @property

@@ -185,8 +185,8 @@ def _load_prepared(name: str, path: Path) -> Data:
                 f"got dtype {value.dtype} and shape {value.shape}."
             )
     if X.dtype.kind not in "fiu":
-        raise ValueError(f"data: {path}: {name}/X must hold numbers, got dtype {X.dtype}.")
-    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and said to be
+        raise ValueError(f"data: {path}: {name}/X must contain numbers, got dtype {X.dtype}.")
+    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, which is refused below
         X = X.astype(np.float32 if X.dtype.kind == "f" else np.int64)
     y, train, test = (values.astype(np.int64) for values in (y, train, test))
     return _made(name, X, y, train, test, int(classes), path)
@@ -324,7 +324,7 @@ def _tabular(spec: Spec, path: Path) -> Data:
     if not names:
         raise ValueError(f"data: {path} has no columns of features.")
     columns = [encode(_values(table, name, path, (*NUMBERS, *TEXT))) for name in names]
-    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and said to be
+    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, which is refused below
         X = np.column_stack(columns).astype(np.float32)
     y, classes = _labels(_values(table, "target", path, (*NUMBERS, *TEXT)), path, "target")
     if not np.isfinite(X).all():

@@ -227,11 +227,11 @@ def _network(name: str, dataset: str, shape: tuple[int, ...], kind: str, classes
     family, size = name.rsplit("-", 1)
     if family == "fcn":
         if kind != "f":
-            raise ValueError(f"bench: {name} reads numbers, but {dataset} holds words. Use a transformer.")
+            raise ValueError(f"bench: {name} reads numbers, but {dataset} contains words. Use a transformer.")
         return networks.fcn(int(size), inputs=int(np.prod(shape)), classes=classes)
     if family == "transformer":
         if kind == "f":
-            raise ValueError(f"bench: {name} reads words, but {dataset} holds numbers.")
+            raise ValueError(f"bench: {name} reads words, but {dataset} contains numbers.")
         return networks.transformer(int(size), length=LENGTH, classes=classes, vocabulary=VOCABULARY)
     if len(shape) != 3:
         raise ValueError(f"bench: {name} reads images, but {dataset} has rows of shape {shape}.")

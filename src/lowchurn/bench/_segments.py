@@ -139,7 +139,7 @@ def checked(row: Row) -> Row:
 
 
 def _lacks(name: str, value: Any) -> bool:
-    """Whether a number is undefined, which is null in a file: not every reader knows NaN."""
+    """Whether a number is undefined, which is null in a file: not every reader takes NaN."""
     undefined = value is None or (isinstance(value, float) and not math.isfinite(value))
     return undefined and name in VALUES and COLUMNS[name] is not str
 

@@ -150,7 +150,7 @@ class Store:
             return len(new)
 
     def check_same_data(self, marks: dict[str, str]) -> None:
-        """Refuse data sets, by name and fingerprint, of which this store holds rows made from another version."""
+        """Refuse data sets, by name and fingerprint, of which this store contains rows made from another version."""
         with self._lock:
             self._by_key()
             self._check_same_data(marks.items())
@@ -160,7 +160,7 @@ class Store:
         for name, mark in marks:
             if known.setdefault(name, mark) != mark:
                 raise ValueError(
-                    f"store: {self.folder} holds rows of {name} made from other data ({known[name]}, now {mark}). "
+                    f"store: {self.folder} contains rows of {name} made from other data ({known[name]}, now {mark}). "
                     "Use another store."
                 )
 

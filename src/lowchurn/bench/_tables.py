@@ -64,6 +64,11 @@ class Cell:
     value: float | None
     trials: int = 0
 
+    @property
+    def plain(self) -> str:
+        """The number in full; empty is N/A."""
+        return "missing" if self.value is None else "" if math.isnan(self.value) else repr(self.value)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -121,14 +126,8 @@ class Table:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*self.labels, *(name for column in self.columns for name in (column, f"{column} trials"))])
         for labels, cells in self.rows:
-            writer.writerow([*labels, *(value for cell in cells for value in _csv_cell(cell))])
+            writer.writerow([*labels, *(value for cell in cells for value in (cell.plain, cell.trials))])
         return text.getvalue()
-
-
-def _csv_cell(cell: Cell) -> tuple[str, int]:
-    if cell.value is None:
-        return "missing", cell.trials
-    return "" if math.isnan(cell.value) else repr(cell.value), cell.trials
 
 
 Variant = dict[str, Any]  # the values of VARIANT, and a start
@@ -140,7 +139,7 @@ def table_rows(store: Store) -> list[Row]:
     """The rows of a store, read once; an error where no table can be made of them."""
     rows = store.rows()
     if not rows:
-        raise ValueError(f"bench: the store {store.folder} holds no rows. Fill it with `lowchurn bench run`.")
+        raise ValueError(f"bench: the store {store.folder} contains no rows. Fill it with `lowchurn bench run`.")
     if all(row["status"] != FINISHED for row in rows):
         raise ValueError(
             f"bench: no row of the store {store.folder} is finished; the first of {len(rows)} {rows[0]['status']}. "
@@ -172,7 +171,7 @@ def _is_sound(row: Row) -> bool:
 
 
 def variants(rows: Iterable[Row]) -> list[Variant]:
-    """Every combination of scale, patience, loss, epochs, seed and start that the rows hold."""
+    """Every combination of scale, patience, loss, epochs, seed and start in the rows."""
     found: dict[tuple, set[str]] = {}
     for row in rows:
         starts = found.setdefault(tuple(row[name] for name in VARIANT), set())
@@ -186,14 +185,11 @@ def variants(rows: Iterable[Row]) -> list[Variant]:
 
 
 def variant_name(variant: Variant) -> str:
-    """A variant in a few words, such as ``raw-warm``; what is not the paper's is said."""
+    """A variant in a few words, such as ``raw-warm``, with what is not as in the paper."""
     usual = {"patience": 5, "loss": "log", "epochs_limit": 300, "run_seed": 0}
     words = ["scaled" if variant["scale"] else "raw", variant["start"]]
-    words += [
-        f"{name.replace('_limit', '').replace('run_', '')}{variant[name]}"
-        for name in usual
-        if variant[name] != usual[name]
-    ]
+    short = {"epochs_limit": "epochs", "run_seed": "seed"}
+    words += [f"{short.get(name, name)}{variant[name]}" for name in usual if variant[name] != usual[name]]
     return "-".join(words)
 
 
@@ -247,27 +243,21 @@ def _average(rows: list[Row]) -> Average:
     if not good:
         return Average(math.nan, math.nan, math.nan, math.nan, 0, failed)
     accuracy, churn = ([row[name] for row in good] for name in ("accuracy", "churn"))
-    return Average(
-        float(np.mean(accuracy)),
-        float(np.mean(churn)),
-        standard_error(accuracy),
-        standard_error(churn),
-        len(good),
-        failed,
-    )
+    means, errors = [float(np.mean(v)) for v in (accuracy, churn)], [standard_error(v) for v in (accuracy, churn)]
+    return Average(means[0], means[1], errors[0], errors[1], len(good), failed)
 
 
 def at_cold_accuracy(settings: Settings, method: str) -> Cell:
     """Churn at cold accuracy of one method, in percent."""
+    both = {setting: a for setting, a in settings.items() if setting.strategy in ("cold", method)}
     there = [
         {"method": setting.strategy, "setting": setting.words, "accuracy": a.accuracy, "churn": a.churn}
-        for setting, a in settings.items()
+        for setting, a in both.items()
         if a.trials
     ]
-    if not {"cold", method} <= {row["method"] for row in there}:
+    if {row["method"] for row in there} != {"cold", method}:
         return Cell(None)
-    trials = min(a.trials for (name, _), a in settings.items() if name in ("cold", method))
-    return Cell(100 * churn_at_cold_accuracy(there, method), trials)
+    return Cell(100 * churn_at_cold_accuracy(there, method), min(a.trials for a in both.values()))
 
 
 def cold_accuracy_table(
