@@ -169,8 +169,7 @@ def import_command(
     store: StoreOption = STORE,
 ) -> None:
     """Add the rows of other stores, such as one from a GPU machine."""
-    from lowchurn.bench._run import copy_rows, opened_store
-    from lowchurn.bench._store import Store
+    from lowchurn.bench._store import Store, copy_rows, opened_store
 
     with ExitStack() as opened:
         others = [opened.enter_context(opened_store(source)) for source in sources]

@@ -22,13 +22,13 @@ from lowchurn.strategies._strategy import (
     TENTHS,
     Blend,
     Group,
+    Parameter,
     Start,
     Strategy,
     decide,
     member_seed,
     one_hot,
     paper_grid,
-    setting_words,
 )
 
 __all__ = [
