@@ -319,18 +319,7 @@ def cost_curve(points: Any, weights: Any) -> np.ndarray:
     return least
 
 
-__all__ = [
-    "Flips",
-    "accuracy",
-    "churn",
-    "churn_at_cold_accuracy",
-    "cost_curve",
-    "decide",
-    "flips",
-    "pareto_front",
-    "soft_churn",
-    "standard_error",
-]
+__all__ = ["accuracy", "churn", "churn_at_cold_accuracy", "cost_curve", "flips", "pareto_front", "soft_churn"]
 
 
 class OnDial(Protocol):

@@ -25,7 +25,7 @@ from lowchurn._checks import (
     unknown_name,
 )
 
-__all__ = ["BrierScore", "LogScore", "Score", "SphericalScore", "get_score"]
+__all__ = ["BrierScore", "LogScore", "Score", "SphericalScore"]
 
 
 class Score(abc.ABC):

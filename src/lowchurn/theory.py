@@ -18,7 +18,6 @@ from lowchurn.metrics import decide
 from lowchurn.scoring import Score, get_score, row_dot
 
 __all__ = [
-    "OptimalMixture",
     "anchor_minimizer",
     "excess_risk_bound",
     "generalization_bound",

@@ -13,23 +13,4 @@ from lowchurn.audit._review import Review, ReviewPlan, plan_review, review_chang
 from lowchurn.audit._statistics import Test
 from lowchurn.audit._summary import junit, markdown
 
-__all__ = [
-    "Audit",
-    "Check",
-    "Estimate",
-    "Gate",
-    "Limits",
-    "Provenance",
-    "Review",
-    "ReviewPlan",
-    "Shift",
-    "Slice",
-    "Source",
-    "Test",
-    "Verdict",
-    "audit",
-    "junit",
-    "markdown",
-    "plan_review",
-    "review_change",
-]
+__all__ = ["Audit", "Gate", "Limits", "Verdict", "audit"]
