@@ -16,7 +16,8 @@ from rich.console import Console
 import lowchurn as package
 from lowchurn.cli import main
 from lowchurn.cli._audit import run_audit
-from lowchurn.report._tried import read_frontier, read_tried
+from lowchurn._frontier_chart import read_tried
+from lowchurn.report._tried import read_frontier
 
 
 @pytest.fixture

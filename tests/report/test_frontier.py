@@ -11,11 +11,10 @@ from sklearn.linear_model import LogisticRegression
 
 import lowchurn
 from lowchurn import LowChurnClassifier
-from lowchurn.audit._formats import interval_text
-from lowchurn.audit._statistics import paired_difference
+from lowchurn._display import interval_text
+from lowchurn._estimates import paired_difference
+from lowchurn._frontier_chart import read_tried
 from lowchurn.report import html_page, write_html
-from lowchurn.report._frontier import paired_change
-from lowchurn.report._tried import read_tried
 from lowchurn.retrain import report_json
 from tests.report import sample
 from tests.report.test_page import CONTRAST, EVIL, Balanced, browser, needs_chromium  # noqa: F401 - browser is a fixture
@@ -93,11 +92,11 @@ def table_rows(page):
 
 
 def test_the_dial_is_a_line_with_a_band_and_the_rest_are_points(page):
-    line = re.search(r'<polyline points="([^"]+)" class="curve s3"', page).group(1)
+    line = re.search(r'<polyline points="([^"]+)" class="curve lc5"', page).group(1)
     across = [float(pair.split(",")[0]) for pair in line.split()]
     assert len(across) == SETTINGS
     assert across == sorted(across)  # from the base, with no churn, to the new model
-    band = re.search(r'<polygon points="([^"]+)" class="band s3"', page).group(1)
+    band = re.search(r'<polygon points="([^"]+)" class="band lc5"', page).group(1)
     assert len(band.split()) == 2 * SETTINGS
     assert page.count('data-dial="dial1"') == 2 * SETTINGS  # a dot and its whiskers
     assert page.count('class="error ') == 4
@@ -132,7 +131,7 @@ def test_every_number_is_in_the_table_and_what_is_unknown_is_a_dash(page):
 
 def band(page):
     """The lower and upper edge of the dial's band, from the base to the new model, in percent from the top."""
-    found = re.search(r'<polygon points="([^"]+)" class="band s3"', page).group(1)
+    found = re.search(r'<polygon points="([^"]+)" class="band lc5"', page).group(1)
     heights = [float(pair.split(",")[1]) for pair in found.split()]
     half = len(heights) // 2
     return heights[: half - 1 : -1], heights[:half]
@@ -167,7 +166,7 @@ def test_without_the_rows_there_is_no_band(audit):
 def test_impossible_rows_and_shares_have_no_interval_and_no_traceback(audit, fixed, broken, rows):
     given = record("cold", "", 0.85, 0.05, broken, fixed=fixed, rows=rows)
     (point,) = read_tried([given]).points
-    change = paired_change(point)
+    change = point.change
     assert not change.defined or change.low <= change.value <= change.high
     assert "cold" in html_page(audit, frontier=[given])
 
@@ -261,7 +260,7 @@ def test_a_real_model_without_a_dial_is_shown_as_points(audit):
     assert [p.name for p in tried.points if p.chosen] == list(model.selection_.served)
     assert tried.budget == 0.05
     assert tried.points[0].fixed.value == model.frontier_[0].fixed
-    assert all(paired_change(p).defined for p in tried.points if p.drawn)
+    assert all(p.change.defined for p in tried.points if p.drawn)
     assert tried.points[0].rows == model.selection_.rows["choose"]
     section = [shown[shown.index('id="frontier"') :].split("</section>")[0] for shown in pages]
     assert section[0] == section[1]
