@@ -21,6 +21,12 @@ class Classifier(Protocol):
     def set_params(self, **parameters: Any) -> Any: ...
 
 
+class Transformer(Protocol):
+    """Fitted preprocessing: rows in, rows out."""
+
+    def transform(self, X: Rows) -> Rows: ...
+
+
 @runtime_checkable
 class Model(Protocol):
     """A fitted classifier: what it calls its classes, their probabilities, and what it decides."""
