@@ -44,7 +44,7 @@ SHAPES = {
     "cross": "-.4,-1.1 .4,-1.1 .4,-.4 1.1,-.4 1.1,.4 .4,.4 .4,1.1 -.4,1.1 -.4,.4 -1.1,.4 -1.1,-.4 -.4,-.4",
 }
 ENDINGS = (".svg", ".png", ".html")
-_CHARACTER = 6.6  # pixels that a character of a picture's text needs
+_CHARACTER = 6.1  # pixels that a character of a picture's text needs
 
 Pair = tuple[float, float]
 
@@ -93,7 +93,7 @@ class Axis:
         about: int = 5,
         scale: str = "linear",
     ) -> Axis:
-        """An axis that contains values, with some room, and has round ticks; it starts at ``low`` where one is given."""
+        """An axis that contains values, with some room and round ticks; it starts at ``low`` where one is given."""
         known = [value for value in values if math.isfinite(value)]
         first, last = min(known, default=0.0), max(known, default=1.0)
         pad = 0.08 * (last - first) or 0.01 * (abs(last) or 1.0)
@@ -226,6 +226,16 @@ class Key:
 
 
 @dataclass(frozen=True)
+class Size:
+    """Of a panel of a picture, in pixels; on a page it is as wide as there is room, and ``rem`` high where not 0."""
+
+    width: int
+    height: int
+    columns: int = 1
+    rem: float = 0
+
+
+@dataclass(frozen=True)
 class Chart:
     """A figure: it shows itself in a notebook and writes itself to a file.
 
@@ -242,12 +252,7 @@ class Chart:
     panels: Sequence[Panel]
     key: Sequence[Key] = ()
     notes: Sequence[str] = ()
-    width: int = 520
-    """Of a panel of a picture, in pixels; on a page it is as wide as there is room."""
-    height: int = 300
-    columns: int = 1
-    tall: float = 0
-    """Height of a panel on a page in rem, where it is not the usual one."""
+    size: Size = Size(520, 300)
 
     @cached_property
     def marks(self) -> list[Mark]:
@@ -320,11 +325,13 @@ def _runs(points: Sequence[tuple[float, ...]]) -> Iterator[list[Pair]]:
 
 def _picture(chart: Chart) -> str:
     """A chart as one SVG: title, panels in rows, key, notes."""
-    left, right, above, below = 16 + _CHARACTER * max(panel.room for panel in chart.panels), 18, 30, 46
-    if any(panel.title for panel in chart.panels):
+    left, right, above, below = 16 + _CHARACTER * max(panel.room for panel in chart.panels), 18, 30, 52
+    if any(panel.title != chart.title for panel in chart.panels):
         above += 18
-    columns = min(chart.columns, len(chart.panels))
-    cell, row = left + chart.width + right, above + chart.height + below
+    if not any(panel.up.name for panel in chart.panels):
+        above -= 16
+    columns = min(chart.size.columns, len(chart.panels))
+    cell, row = left + chart.size.width + right, above + chart.size.height + below
     wide = max(columns * cell, 360)
     svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "class": "marks"})
     _add(svg, "title", chart.title)
@@ -336,9 +343,9 @@ def _picture(chart: Chart) -> str:
         _add(svg, "text", line, x=12, y=down, class_="title")
     for k, panel in enumerate(chart.panels):
         corner = (k % columns * cell + left, down + k // columns * row + above)
-        _draw_panel(svg, panel, (*corner, chart.width, chart.height))
+        _draw_panel(svg, panel, chart.title, (*corner, chart.size.width, chart.size.height))
     down = _draw_key(svg, chart.key, down + math.ceil(len(chart.panels) / columns) * row, wide)
-    for line in textwrap.wrap(" ".join(chart.notes), int(wide / _CHARACTER)):
+    for line in textwrap.wrap(" ".join(chart.notes), int(wide / 6.3)):
         down += 17
         _add(svg, "text", line, x=12, y=down, class_="soft")
     size = {"width": f"{wide:g}", "height": f"{down + 14:g}"}
@@ -350,11 +357,12 @@ def _picture(chart: Chart) -> str:
     return ElementTree.tostring(svg, encoding="unicode")
 
 
-def _draw_panel(svg: Element, panel: Panel, box: tuple[float, float, float, float]) -> None:
+def _draw_panel(svg: Element, panel: Panel, title: str, box: tuple[float, float, float, float]) -> None:
     left, top, width, height = box
     panel.draw(svg, box)
-    if panel.title:
-        _add(svg, "text", panel.title, x=left + width / 2, y=top - 24, text_anchor="middle")
+    if panel.title != title:
+        place = {"x": left + width / 2, "y": top - (24 if panel.up.name else 10), "text_anchor": "middle"}
+        _add(svg, "text", panel.title, **place)
     _add(svg, "text", panel.up.name, x=12 if left < 150 else left - 24, y=top - 9, class_="soft")
     across = {"x": left + width, "y": top + height + 36, "text_anchor": "end"}
     _add(svg, "text", panel.across.name, class_="soft", **across)
@@ -389,7 +397,7 @@ def _draw_key(svg: Element, key: Sequence[Key], down: float, wide: float) -> flo
     """The key in as many lines as it needs; returns where it ends."""
     across = 14.0
     for entry in key:
-        needed = 34 + _CHARACTER * len(entry.name)
+        needed = 42 + _CHARACTER * len(entry.name)
         if across + needed > wide and across > 14:
             across, down = 14.0, down + 20
         middle = (across + 9, down + 4)
@@ -401,9 +409,8 @@ def _draw_key(svg: Element, key: Sequence[Key], down: float, wide: float) -> flo
             _add(svg, "rect", class_=entry.classes, x=across, y=down - 1, width=18, height=10)
         else:
             upright = entry.style == "limit"
-            place = {"x1": across + 9 * upright, "x2": across + (9 if upright else 18)}
-            place |= {"y1": down - 4 * upright + 4 * (not upright), "y2": down + (12 if upright else 4)}
-            _add(svg, "line", class_=entry.classes, **place)
+            (x1, y1), (x2, y2) = ((9, -4), (9, 12)) if upright else ((0, 4), (18, 4))
+            _add(svg, "line", class_=entry.classes, x1=across + x1, x2=across + x2, y1=down + y1, y2=down + y2)
         _add(svg, "text", entry.name, x=across + 24, y=down + 8)
         across += needed
     return down + (14 if key else 0)

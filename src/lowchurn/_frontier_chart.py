@@ -1,4 +1,4 @@
-"""The settings that were tried when a model was chosen, and their chart: the same on a page, in a notebook, in a file."""
+"""The settings that were tried when a model was chosen, and their chart: the same on a page and in a notebook."""
 
 from __future__ import annotations
 
@@ -284,5 +284,3 @@ def _notes(tried: Tried) -> list[str]:
     else:
         notes.append("The change in accuracy against the base has no interval here: the rows behind it are not known.")
     return notes
-
-

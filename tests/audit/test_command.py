@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 import lowchurn as package
+from lowchurn._frontier_chart import read_tried
 from lowchurn.cli import main
 from lowchurn.cli._audit import run_audit
-from lowchurn._frontier_chart import read_tried
 from lowchurn.report._tried import read_frontier
 
 

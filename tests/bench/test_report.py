@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from lowchurn._charts import Chart
 from lowchurn.bench import _figures as figures
 from lowchurn.bench import _report as report
 from lowchurn.bench._report import table_files, write_report, write_tables
@@ -21,7 +22,7 @@ def store(tmp_path):
 @pytest.fixture
 def quick(monkeypatch):
     """Figures without a renderer."""
-    monkeypatch.setattr(figures, "rendered", lambda chart: (b"<svg></svg>", b"\x89PNG"))
+    monkeypatch.setattr(Chart, "png", lambda chart: b"\x89PNG")
 
 
 def everything(folder):
@@ -75,7 +76,7 @@ def test_a_report_that_fails_leaves_the_old_one_whole(store, tmp_path, quick, mo
         write_report(store, tmp_path / "out")
     assert everything(tmp_path / "out") == old
     monkeypatch.undo()
-    monkeypatch.setattr(figures, "rendered", lambda chart: (b"<svg></svg>", b"\x89PNG"))
+    monkeypatch.setattr(Chart, "png", lambda chart: b"\x89PNG")
     real = os.fsync
     calls = []
 
@@ -116,10 +117,31 @@ def test_links_and_folders_in_the_place_of_files_are_refused(store, tmp_path, qu
     assert [p for p in (tmp_path / "out").rglob("*") if p.is_file()] == []
 
 
-def test_figures_are_saved_whole_under_their_full_name(tmp_path, monkeypatch, quick):
-    paths = figures.save(None, tmp_path / "seed0.5")
-    assert [p.name for p in paths] == ["seed0.5.svg", "seed0.5.png"]
-    assert paths[0].read_bytes() == b"<svg></svg>"
+def test_figures_are_files_and_a_part_of_the_page(store, tmp_path, quick):
+    page = write_report(store, tmp_path / "out").read_text()
+    folder = tmp_path / "out" / "figures"
+    assert {path.suffix for path in folder.iterdir()} == {".svg", ".png"}
+    assert len(list(folder.glob("*.svg"))) == page.count("<figure") > 2
+    assert (folder / "pareto-fcn-1000-1000-raw-warm.svg").read_text().startswith("<svg")
+
+
+def test_the_store_is_read_once_and_each_table_is_built_once(store, tmp_path, quick, monkeypatch):
+    calls = []
+
+    def counted(real, name):
+        def call(*arguments):
+            calls.append((name, arguments[1:]))
+            return real(*arguments)
+
+        return call
+
+    for place, name in ((Store, "rows"), (report, "all_tables"), (report, "cold_accuracy_table")):
+        monkeypatch.setattr(place, name, counted(getattr(place, name), name))
+    write_report(store, tmp_path / "out")
+    named = [name for name, _ in calls]
+    assert (named.count("rows"), named.count("all_tables")) == (1, 1)
+    tables = [str(a) for name, a in calls if name == "cold_accuracy_table"]
+    assert len(tables) == len(set(tables)) > 1
 
 
 def test_names_from_a_store_lead_nowhere_else(store, tmp_path, quick):

@@ -46,7 +46,9 @@ def forests(audit: Audit) -> list[Forest]:
     made = []
     change = audit.accuracy_change
     if change.defined:
-        caption = f"In points, with its interval. Left of zero is worse; dashed: all rows, {share_text(change.value, True)}."
+        caption = (
+            f"In points, with its interval. Left of zero is worse; dashed: all rows, {share_text(change.value, True)}."
+        )
         made.append(_forest("Change in accuracy", caption, audit.slices, "accuracy_change", change.value))
     caption = f"Share of rows, with its interval; dashed: all rows, {share_text(audit.churn.value)}."
     return [*made, _forest("Changed decisions", caption, audit.slices, "churn", audit.churn.value)]

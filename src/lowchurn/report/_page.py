@@ -17,7 +17,7 @@ from lowchurn._frontier_chart import read_tried, value_and_interval
 from lowchurn._html import package_text, render
 from lowchurn.audit import Audit, Review, ReviewPlan, Shift, Verdict
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
-from lowchurn.audit._summary import HEADLINES, SHARES, SOFT, headline, number_text, p_equals, p_text
+from lowchurn.audit._summary import HEADLINES, figures, headline, p_equals, p_text
 from lowchurn.report._figures import flip_matrix, forests, moves_chart, shift_chart
 from lowchurn.report._flips import changed_rows
 from lowchurn.report._frontier import FrontierView
@@ -183,8 +183,7 @@ def _figures(audit: Audit) -> dict[str, Any]:
         for value, interval in [value_and_interval(getattr(audit, name), signed=name == "accuracy_change")]
         if getattr(audit, name).defined
     ]
-    found = [(what, getattr(audit, name), interval_text(getattr(audit, name), signed)) for name, what, signed in SHARES]
-    found += [(what, audit.soft[name], number_text(audit.soft[name])) for name, what in SOFT if name in audit.soft]
+    found = figures(audit)
     test = ""
     if audit.accuracy_change.defined:
         p_value = f"p{p_equals(audit.mcnemar.p_value)}".replace(" ", NO_BREAK)
