@@ -325,7 +325,7 @@ def _runs(points: Sequence[tuple[float, ...]]) -> Iterator[list[Pair]]:
 
 def _picture(chart: Chart) -> str:
     """A chart as one SVG: title, panels in rows, key, notes."""
-    left, right, above, below = 16 + _CHARACTER * max(panel.room for panel in chart.panels), 18, 30, 52
+    left, right, above, below = 22 + _CHARACTER * max(panel.room for panel in chart.panels), 18, 30, 52
     if any(panel.title != chart.title for panel in chart.panels):
         above += 18
     if not any(panel.up.name for panel in chart.panels):
@@ -335,6 +335,7 @@ def _picture(chart: Chart) -> str:
     wide = max(columns * cell, 360)
     svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "class": "marks"})
     _add(svg, "title", chart.title)
+    _add(svg, "desc", " ".join(panel.description for panel in chart.panels))
     SubElement(svg, "style").text = package_text("templates/marks.css")
     paper = _add(svg, "rect", class_="paper")
     down = 8.0
@@ -345,7 +346,7 @@ def _picture(chart: Chart) -> str:
         corner = (k % columns * cell + left, down + k // columns * row + above)
         _draw_panel(svg, panel, chart.title, (*corner, chart.size.width, chart.size.height))
     down = _draw_key(svg, chart.key, down + math.ceil(len(chart.panels) / columns) * row, wide)
-    for line in textwrap.wrap(" ".join(chart.notes), int(wide / 6.3)):
+    for line in (line for note in chart.notes for line in textwrap.wrap(note, int(wide / 6.3))):
         down += 17
         _add(svg, "text", line, x=12, y=down, class_="soft")
     size = {"width": f"{wide:g}", "height": f"{down + 14:g}"}

@@ -237,7 +237,7 @@ def test_the_figure_sets_what_is_not_accurate_enough_apart(tmp_path):
     svg, png = tmp_path / "compared.svg", tmp_path / "compared.png"
     chart.save(svg)
     chart.save(png)
-    assert "no setting is accurate" in svg.read_text()
+    assert "no setting is accurate enough" in svg.read_text()
     assert png.stat().st_size > 5000
     other = [(kind, dial_table(OTHERS[:1], kind, "fcn-1000")) for kind in kinds]
     assert figures.compared_figure(other, "fcn-1000") is None

@@ -89,6 +89,6 @@ def test_characters_that_xml_does_not_have_are_drawn_as_a_replacement_mark():
     panel = Panel(Axis.around([1], odd), Axis(0, 2, [(1, odd)]), [point], odd, odd)
     chart = Chart("line\x00", [panel], [Key(odd)], [odd])
     shown = "a\ufffd[2J\ufffd &lt;caf\u00e9&gt; \U0001f600"
-    assert chart.svg().count(shown) == 6
+    assert chart.svg().count(shown) == 7
     assert odd not in chart.page()
     assert chart.png().startswith(b"\x89PNG")
