@@ -12,11 +12,11 @@ from sklearn.linear_model import LogisticRegression
 pytest.importorskip("jinja2")
 pytest.importorskip("vl_convert")
 
-import lowchurn
 from lowchurn import LowChurnClassifier
 from lowchurn._charts import Chart, series_styles
 from lowchurn._estimates import paired_difference
 from lowchurn._html import environment
+from lowchurn.audit import audit
 from lowchurn.estimator import Candidate, Frontier, Selection
 from lowchurn.report import html_page
 from tests.report.test_frontier import SETTINGS, frontier, retrained
@@ -95,7 +95,7 @@ def test_the_chart_is_the_one_of_the_page():
     """One drawing for the page, the notebook and the files."""
     chart = candidates().plot(selection=selection("soup(members=8, toward_base=0.35)"), max_churn=0.035)
     rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-    page = html_page(lowchurn.audit(rows, rows), frontier=retrained())
+    page = html_page(audit(rows, rows), frontier=retrained())
     (panel,) = chart.panels
     assert panel.__html__() in page
     assert panel.__html__() in chart.page()

@@ -107,9 +107,8 @@ class Tried:
     @cached_property
     def curves(self) -> list[list[int]]:
         """Indices of the points on each dial, from the base to the new model: from little churn to much."""
-        positions = [p.dial if p.drawn else math.nan for p in self.points]
-        found = dial_curves(positions, [p.strategy for p in self.points], [p.setting for p in self.points])
-        return [curve[::-1] for curve in found]
+        known = [p if p.drawn else dataclasses.replace(p, dial=math.nan) for p in self.points]
+        return [curve[::-1] for curve in dial_curves(known)]
 
     @cached_property
     def base_accuracy(self) -> float:
@@ -155,7 +154,8 @@ def _setting(record: Any, served: Mapping[str, Any], who: str) -> Setting:
     for name in MEASURED:
         if name not in record:
             raise unknown_name(who, "frontier without column", name, record)
-    parameters = record.get("parameters") or {}
+    parameters = record.get("parameters") or _from_words(str(record.get("setting") or ""))
+    parameters = {str(k): v if isinstance(v, str | int | float) else str(v) for k, v in parameters.items()}
     measured = {name: _estimate(record, name, who) for name in ("accuracy", "churn", "broken", "fixed")}
     shown = Setting(
         strategy=str(record.get("strategy") or ""),
@@ -165,12 +165,22 @@ def _setting(record: Any, served: Mapping[str, Any], who: str) -> Setting:
         rows=_number(who, "rows", record.get("rows")),
         reason=": ".join(str(record[k]) for k in ("status", "reason") if record.get(k)) if record.get("reason") else "",
         parameters=parameters,
-        dial_parameter=str(record.get("dial_parameter") or ""),
+        dial_parameter=str(record.get("dial_parameter") or _position(parameters)),
         **measured,
     )
     if record.get("chosen") is not None:
         return shown
     return dataclasses.replace(shown, chosen=float(served.get(shown.name) or 0.0))
+
+
+def _from_words(setting: str) -> dict[str, str]:
+    """The parameters of a record that was written before they were kept as data: ``lam=0.5, start=cold``."""
+    return {name: value for name, _, value in (part.partition("=") for part in setting.split(", ")) if name}
+
+
+def _position(parameters: dict[str, str | int | float]) -> str:
+    """The parameter that is the position on a dial, where a record does not contain its name."""
+    return next((name for name in ("toward_base", "lam") if name in parameters), next(reversed(parameters), ""))
 
 
 def _estimate(record: Mapping[str, Any], name: str, who: str) -> Estimate:

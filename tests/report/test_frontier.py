@@ -75,7 +75,9 @@ def retrained():
 @pytest.fixture(scope="module")
 def audit():
     rows = pd.DataFrame({"id": range(400), "prediction": np.arange(400) % 2, "y": np.arange(400) % 2})
-    return lowchurn.audit(rows, rows.assign(prediction=(np.arange(400) % 19 == 0) ^ (rows.prediction > 0)), label="y")
+    return lowchurn.audit.audit(
+        rows, rows.assign(prediction=(np.arange(400) % 19 == 0) ^ (rows.prediction > 0)), label="y"
+    )
 
 
 @pytest.fixture(scope="module")

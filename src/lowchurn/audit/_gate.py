@@ -149,9 +149,10 @@ class Check:
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
-    >>> verdict = lowchurn.audit(rows, rows).gate(max_churn=0.01)
+    >>> verdict = audit(rows, rows).gate(max_churn=0.01)
     >>> verdict.checks[0].outcome, verdict.checks[0].limit
     ('PASS', 0.01)
     """
@@ -179,9 +180,10 @@ class Verdict:
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
-    >>> verdict = lowchurn.audit(rows, rows).gate(max_churn=0.01)
+    >>> verdict = audit(rows, rows).gate(max_churn=0.01)
     >>> verdict.outcome, verdict.exit_code, bool(verdict)
     ('PASS', 0, True)
     """

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from rich.text import Text
 
 from lowchurn._files import PathLike, check_outputs, goes_to_stdout, is_stream, real_place, write_files
 from lowchurn._terminal import printable
-from lowchurn.audit import Audit, Gate, Limits, Review, ReviewPlan, Verdict, audit, junit, markdown, read_config
+from lowchurn.audit import Audit, Gate, Limits, Review, ReviewPlan, Verdict, junit, markdown
 from lowchurn.audit._answers import holds_answers
+from lowchurn.audit._audit import audit_tables
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit._provenance import files_of
-from lowchurn.audit._settings import NAMES
+from lowchurn.audit._settings import NAMES, Origin, Settings, read_config
 from lowchurn.audit._summary import text
 from lowchurn.report._tried import read_frontier
 
@@ -43,8 +44,7 @@ def run_audit(given: Mapping[str, Any], console: Console) -> int:
     """
     asked = _read_arguments(given)
     paths = asked.paths
-    result = audit(given["old"], given["new"], **asked.settings)
-    result = _with_provenance(result, asked)
+    result = audit_tables(given["old"], given["new"], asked.settings, asked.origin)
     review = result.with_labels(given["answers"]) if "answers" in given else None
     verdict = None if asked.gate is None else result.gate(asked.gate, review=review)
     plan = result.review_plan(given.get("margin", 0.005), given.get("power", 0.8))
@@ -73,13 +73,11 @@ def run_audit(given: Mapping[str, Any], console: Console) -> int:
 class _Asked:
     """The arguments, read and checked before any work."""
 
-    settings: dict[str, Any]
+    settings: Settings
     gate: Gate | None
     paths: dict[str, str]
     frontier: Any
-    config: str | None
-    from_config: tuple[str, ...]
-    """Names of the settings and limits whose value the file gave."""
+    origin: Origin
 
 
 def _read_arguments(given: Mapping[str, Any]) -> _Asked:
@@ -95,7 +93,8 @@ def _read_arguments(given: Mapping[str, Any]) -> _Asked:
     if "junit" in paths and gate is None:
         raise ValueError("audit: junit needs limits to judge. Set one, such as max_churn=0.03.")
     frontier = read_frontier(given["frontier"]) if "frontier" in given else None
-    return _Asked(config["audit"] | flags, gate, paths, frontier, path, tuple(kept))
+    origin = Origin(_command(), path, tuple(kept), {} if gate is None else dict(_flat(gate.given, "gate.")))
+    return _Asked(Settings(**(config["audit"] | flags)), gate, paths, frontier, origin)
 
 
 def _gate(given: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[Gate | None, set[str]]:
@@ -131,16 +130,8 @@ def _check_paths(given: Mapping[str, Any], paths: Mapping[str, str], config: str
             )
 
 
-def _with_provenance(result: Audit, asked: _Asked) -> Audit:
-    limits = {} if asked.gate is None else dict(_flat(asked.gate.given, "gate."))
-    provenance = replace(
-        result.provenance,
-        settings=result.provenance.settings | limits,
-        config=asked.config,
-        from_config=asked.from_config,
-    )
-    command = shlex.join(["lowchurn", *sys.argv[1:]]) if len(sys.argv) > 1 else result.command
-    return replace(result, command=command, provenance=provenance)
+def _command() -> str:
+    return shlex.join(["lowchurn", *sys.argv[1:]]) if len(sys.argv) > 1 else Origin.command
 
 
 def _flat(table: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
