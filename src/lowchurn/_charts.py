@@ -287,11 +287,7 @@ class Chart:
         """Write it as ``.svg``, ``.png`` or ``.html``, whole or not at all."""
         write_file(path, self.rendered(Path(path).suffix))
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
-
-    def _repr_html_(self) -> str:
-        return self.svg()
+    _repr_svg_ = _repr_html_ = svg
 
 
 def _add(parent: Element, tag: str, text: str = "", **attributes: object) -> Element:

@@ -154,8 +154,8 @@ def _setting(record: Any, served: Mapping[str, Any], who: str) -> Setting:
     for name in MEASURED:
         if name not in record:
             raise unknown_name(who, "frontier without column", name, record)
-    parameters = record.get("parameters") or _from_words(str(record.get("setting") or ""))
-    parameters = {str(k): v if isinstance(v, str | int | float) else str(v) for k, v in parameters.items()}
+    given = record.get("parameters") or _from_words(str(record.get("setting") or ""))
+    parameters = {str(k): v if isinstance(v, str | int | float) else str(v) for k, v in given.items()}
     measured = {name: _estimate(record, name, who) for name in ("accuracy", "churn", "broken", "fixed")}
     shown = Setting(
         strategy=str(record.get("strategy") or ""),

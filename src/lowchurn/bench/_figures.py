@@ -70,7 +70,7 @@ def _panels(
             if len(line) > 1:
                 marks.append(Mark("line", line, "curve", name, colour))
             if dotted:
-                known = [pair for pair in line if math.isfinite(pair[1])]
+                known = [pair for pair in line if all(map(math.isfinite, pair))]
                 marks += [Mark("point", [pair], "point", name, colour, shape, f"{name}: {pair[0]:.4g}, {pair[1]:.4g}")
                           for pair in known]  # fmt: skip
         axes = (

@@ -22,7 +22,7 @@ from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit._provenance import files_of
 from lowchurn.audit._settings import NAMES, Origin, Settings, read_config
 from lowchurn.audit._summary import text
-from lowchurn.report._tried import read_frontier
+from lowchurn.report._frontier_file import read_frontier
 
 DEFAULT_CONFIG = "lowchurn.toml"
 LIMITS = ("max_churn", "max_broken", "not_worse_than", "min_rows")

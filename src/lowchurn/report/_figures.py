@@ -78,25 +78,14 @@ def _forest(title: str, caption: str, slices: Sequence[Slice], quantity: str, ov
     return Forest(title, caption, rows, axis, f"{zero}--all:{axis.at(overall):g}%;--grid:{grid}")
 
 
-@dataclass(frozen=True)
-class MatrixCell:
-    """Rows of an old and a new decision; strength is how much the cell is shaded, None where nothing changed."""
-
-    rows: int
-    share: float
-    strength: float | None
+Cell = tuple[int, float, float | None]
 
 
-@dataclass(frozen=True)
-class MatrixRow:
-    """An old decision and what became of its rows."""
+def flip_matrix(audit: Audit) -> list[tuple[object, list[Cell]]]:
+    """Old decisions by new ones, of the classes with the most flips: rows, their share, and how much it is shaded.
 
-    name: object
-    cells: list[MatrixCell]
-
-
-def flip_matrix(audit: Audit) -> list[MatrixRow]:
-    """Old decisions by new ones, shaded by the share that flips; the classes with the most flips."""
+    Cells whose decision did not change are not shaded: None.
+    """
     matrix = audit.flip_matrix
     off = matrix.sum(axis=0) + matrix.sum(axis=1) - 2 * matrix.diagonal()
     kept = sorted(np.argsort(-off, kind="stable")[:MOST_CLASSES].tolist())
@@ -104,11 +93,11 @@ def flip_matrix(audit: Audit) -> list[MatrixRow]:
     shares = matrix / np.maximum(sums, 1)[:, None]
     largest = max((shares[i, j] for i in kept for j in kept if i != j), default=0.0)
 
-    def cell(i: int, j: int) -> MatrixCell:
+    def cell(i: int, j: int) -> Cell:
         strength = None if i == j else math.sqrt(shares[i, j] / largest) if largest else 0.0
-        return MatrixCell(int(matrix[i, j]), float(shares[i, j]), strength)
+        return int(matrix[i, j]), float(shares[i, j]), strength
 
-    return [MatrixRow(audit.classes[i], [cell(i, j) for j in kept]) for i in kept]
+    return [(audit.classes[i], [cell(i, j) for j in kept]) for i in kept]
 
 
 def _score_axis(shift: Shift) -> Axis:

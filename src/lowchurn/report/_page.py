@@ -20,7 +20,7 @@ from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit._summary import HEADLINES, figures, headline, p_equals, p_text
 from lowchurn.report._figures import flip_matrix, forests, moves_chart, shift_chart
 from lowchurn.report._flips import changed_rows
-from lowchurn.report._frontier import FrontierView
+from lowchurn.report._frontier import frontier_view
 
 MOST_TABLE_SLICES = 500
 MOST_CHECKS = 200
@@ -123,7 +123,7 @@ def html_page(
         "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "matrix": flip_matrix(audit),
         "flips": changed_rows(audit),
-        "frontier": FrontierView(tried),
+        "frontier": frontier_view(tried) if tried.drawn else None,
     }
     values |= _verdict(verdict) | _audited(audit) | _figures(audit) | _slices(audit)
     if audit.shift is not None:

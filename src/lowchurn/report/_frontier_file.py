@@ -76,7 +76,7 @@ def read_frontier(path: str) -> list[dict[str, Any]] | dict[str, Any]:
 
     Examples
     --------
-    >>> from lowchurn.report._tried import read_frontier
+    >>> from lowchurn.report._frontier_file import read_frontier
     >>> read_frontier("no-such.json")
     Traceback (most recent call last):
     ...
