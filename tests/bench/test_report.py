@@ -10,6 +10,7 @@ from lowchurn.bench import _report as report
 from lowchurn.bench._report import table_files, write_report, write_tables
 from lowchurn.bench._store import Store
 from tests.bench.test_tables import ADULT, ROWS, model
+from tests.report.test_page import CONTRAST, browser, needs_chromium  # noqa: F401 - browser is a fixture
 
 
 @pytest.fixture
@@ -142,6 +143,23 @@ def test_the_store_is_read_once_and_each_table_is_built_once(store, tmp_path, qu
     assert (named.count("rows"), named.count("all_tables")) == (1, 1)
     tables = [str(a) for name, a in calls if name == "cold_accuracy_table"]
     assert len(tables) == len(set(tables)) > 1
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_and_is_read_in_the_dark(store, tmp_path, quick, browser, scheme):  # noqa: F811
+    page = write_report(store, tmp_path / "out")
+    view = browser.new_page(color_scheme=scheme, viewport={"width": 390, "height": 800})
+    view.goto(page.as_uri())
+    assert view.evaluate("document.scrollingElement.scrollWidth") <= 390
+    assert view.evaluate(CONTRAST) >= 4.5
+    figures = view.locator("figure").all()
+    assert len(figures) > 2
+    for figure in figures:
+        box = figure.bounding_box()
+        assert 0 <= box["x"] < box["x"] + box["width"] <= 390
+        assert figure.locator("svg").count() == figure.locator(".chart").count() > 0
+    view.close()
 
 
 def test_names_from_a_store_lead_nowhere_else(store, tmp_path, quick):

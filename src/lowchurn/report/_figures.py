@@ -120,7 +120,7 @@ def shift_chart(shift: Shift) -> Chart:
     marks = [*_bars(shift, old, "bar-old"), Mark("line", outline, "line-new")]
     described = f"Histogram of the {shift.quantity} over {int(old.sum()):,} rows in {len(old)} bins, before and after."
     title = "Scores before and after"
-    key = [Key("before", "bar-old"), Key("after", "line-new")]
+    key = [Key("before", "bar-old"), Key("after", "line-new", 5)]
     return Chart(title, [Panel(_score_axis(shift), up, marks, title, described)], key)
 
 
