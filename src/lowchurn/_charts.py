@@ -106,8 +106,7 @@ class Mark:
     """One thing that is drawn, in the units of the axes.
 
     The points of a line are pairs (NaN: a gap), those of a band (across, low, high), a cross is its point and both of
-    its intervals, a bar (left, right) and (start, end). A rule is a line over the whole chart, at ("across", value) or
-    ("up", value).
+    its intervals, a bar (left, right) and (start, end). A rule is a line over the whole chart at one value.
     """
 
     kind: str
@@ -198,9 +197,9 @@ class Panel:
                 _add(parent, "path", d=path, **attributes)
             elif mark.kind == "bar":
                 (first, last), ends = mark.points
-                start, above_ = x(first) + 0.002 * width, y(max(ends))
-                size = {"width": f"{x(last) - 0.002 * width - start:.4g}", "height": f"{y(min(ends)) - above_:.4g}"}
-                _add(parent, "rect", x=start, y=above_, **size, **attributes)
+                start, highest = x(first) + 0.002 * width, y(max(ends))
+                size = {"width": f"{x(last) - 0.002 * width - start:.4g}", "height": f"{y(min(ends)) - highest:.4g}"}
+                _add(parent, "rect", x=start, y=highest, **size, **attributes)
 
     def __html__(self) -> str:
         svg = Element("svg", {"class": "marks", "viewBox": "0 0 100 100", "preserveAspectRatio": "none", "role": "img"})

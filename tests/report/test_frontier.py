@@ -14,7 +14,9 @@ from lowchurn import LowChurnClassifier
 from lowchurn._display import interval_text
 from lowchurn._estimates import paired_difference
 from lowchurn._frontier_chart import read_tried
+from lowchurn._json import plain
 from lowchurn.report import html_page, write_html
+from lowchurn.report._frontier_file import read_frontier
 from lowchurn.retrain import report_json
 from tests.report import sample
 from tests.report.test_page import CONTRAST, EVIL, Balanced, browser, needs_chromium  # noqa: F401 - browser is a fixture
@@ -225,6 +227,43 @@ def test_several_dials_have_a_slider_each_and_share_the_base(audit):
     assert [int(m) for m in re.findall(r'<input type="range"[^>]* max="(\d+)"', shown)] == [20, 4]
     assert "Dial of interpolate" in shown
     assert shown.count('data-rows="24 ') == 2
+
+
+def test_parameters_as_data_and_settings_in_words_give_the_same_section(audit, page, tmp_path):
+    """Files that were written before parameters were kept as data are still read."""
+    given = retrained()
+    for p in given["frontier"]:
+        words = p.pop("setting")
+        p["parameters"] = dict(part.split("=") for part in words.split(", ")) if words else {}
+        p["dial_parameter"] = "toward_base" if p["strategy"] == "soup" else ""
+    (tmp_path / "tried.json").write_text(json.dumps(plain(given)))
+    for frontier in (given, read_frontier(str(tmp_path / "tried.json"))):
+        shown = html_page(audit, frontier=frontier)
+        sections = [text[text.index('id="frontier"') :].split("</section>")[0] for text in (page, shown)]
+        assert sections[0] == sections[1]
+
+
+def test_dials_are_told_apart_by_their_other_parameters():
+    records = [
+        record(
+            "soup",
+            "",
+            0.85,
+            0.04,
+            0.01,
+            dial=a,
+            parameters={"members": m, "toward_base": a},
+            dial_parameter="toward_base",
+        )
+        for m in (4, 8)
+        for a in (0.0, 0.5, 1.0)
+    ]
+    tried = read_tried(records)
+    assert tried.curves == [[2, 1, 0], [5, 4, 3]]
+    assert [p.name for p in tried.points[:2]] == [
+        "soup(members=4, toward_base=0.0)",
+        "soup(members=4, toward_base=0.5)",
+    ]
 
 
 def test_text_in_a_frontier_stays_text(audit):
