@@ -67,7 +67,7 @@ EDGES = {
     "lightgbm": ("learners/_lightgbm.py",),
     "xgboost": ("learners/_xgboost.py",),
     "catboost": ("learners/_catboost.py",),
-    "ibis": ("audit/_counts.py", "audit/_csv.py", "audit/_exact.py", "audit/_sources.py"),
+    "ibis": ("audit/_counts.py", "audit/_csv.py", "audit/_exact.py", "audit/_joins.py", "audit/_sources.py"),
     "duckdb": ("audit/_sources.py", "bench/"),
     "pyspark": (),
     "altair": ("_charts.py",),

@@ -8,9 +8,9 @@ from typing import Any
 
 from lowchurn.audit import _counts as counts
 from lowchurn.audit._columns import Columns, resolve
-from lowchurn.audit._counts import Column, Table
 from lowchurn.audit._exact import NULL, kind_of
 from lowchurn.audit._inference import Design, judge_slices, tallies
+from lowchurn.audit._joins import Column, Table, known_values
 from lowchurn.audit._pairs import EXAMPLES, Joined, check_classes, join_tables
 from lowchurn.audit._probabilities import soft_estimates
 from lowchurn.audit._provenance import describe_audit, describe_source
@@ -156,7 +156,7 @@ def _empty_labels(engine: Engine, opened: dict[str, Source], label: str | None) 
     for source in opened.values():
         if not isinstance(label, str) or label not in source.schema or source.written:
             continue
-        if engine.fetch_row(counts.known_values(source.table, label))["n"] == 0:
+        if engine.fetch_row(known_values(source.table, label))["n"] == 0:
             source.schema = source.schema.with_types({label: NULL})
 
 

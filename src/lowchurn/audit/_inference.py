@@ -218,18 +218,7 @@ def _add_units(found: dict[Key, Tally], units: dict[str, list[Any]]) -> None:
 
 @dataclass(frozen=True)
 class Slice:
-    """One value (or bin) of a slice column, judged on its own rows.
-
-    Examples
-    --------
-    >>> from lowchurn.audit import audit
-    >>> old = {"id": [1, 2, 3, 4], "prediction": [0, 1, 0, 1], "country": ["de", "de", "fr", "fr"]}
-    >>> new = {"id": [1, 2, 3, 4], "prediction": [0, 1, 1, 0]}
-    >>> import pandas as pd
-    >>> found = audit(pd.DataFrame(old), pd.DataFrame(new), by="country")
-    >>> [(s.value, s.churn.value) for s in found.slices]
-    [('de', 0.0), ('fr', 1.0)]
-    """
+    """One value (or bin) of a slice column, judged on its own rows."""
 
     column: str
     value: str
