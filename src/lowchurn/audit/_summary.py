@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from lowchurn._display import interval_text, share_text
+from lowchurn._estimates import Estimate
 from lowchurn._terminal import printable
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Check, Verdict
-from lowchurn.audit._statistics import Estimate
 
 if TYPE_CHECKING:
     from lowchurn.audit._inference import Slice
