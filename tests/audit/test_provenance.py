@@ -51,6 +51,11 @@ def test_a_name_that_looks_like_a_pattern_is_its_file(tmp_path, rows):
     assert files_of(str(tmp_path / "p[1].csv::t")) == [tmp_path / "p[1].csv"]
 
 
+def test_what_is_remote_or_absent_has_no_files(tmp_path):
+    for path in ("s3://bucket/rows.parquet", "s3://bucket/*.parquet", str(tmp_path / "no-such.csv"), "a\0*.csv"):
+        assert files_of(path) == []
+
+
 def test_large_files_pipes_and_tables_in_memory_are_not_hashed(tmp_path, rows, monkeypatch):
     rows.to_csv(tmp_path / "old.csv", index=False)
     monkeypatch.setattr(provenance, "MOST_BYTES", 3)

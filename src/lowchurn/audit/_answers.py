@@ -11,12 +11,9 @@ import difflib
 import io
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +28,10 @@ from lowchurn.audit._exact import kind_of
 from lowchurn.audit._pairs import shown_ids
 from lowchurn.audit._paths import CSV_ENDINGS
 from lowchurn.audit._sources import Engine, TableLike
+from lowchurn.audit._values import class_reader, id_value
 
 MOST_BYTES = 1 << 30  # of a file that people filled in, unpacked
 MOST_SHOWN = 20  # classes in an error message
-_NUMBER = re.compile(r"([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:inf(?:inity)?)))", re.ASCII)
-_WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0*)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -227,76 +223,6 @@ def _truths(given: Given, label: str, answered: Sequence[int], known: set[Any]) 
     return truths
 
 
-def class_reader(known: Iterable[Any]) -> Callable[[Any], Any]:
-    """A function from what somebody wrote to the class that it means; None where it is no class.
-
-    Text is compared as it is, and without surrounding spaces where that leaves one class. Numbers are compared
-    exactly: ``1.50`` is the class 1.5 where classes are floats or decimals, ``1.0`` is the integer 1, and ``1e3`` or
-    ``01`` is no integer. Truth values are true, false, 1 and 0 in any case; dates are in ISO format.
-    """
-    classes = {value: value for value in known}
-    trimmed: dict[str, list[str]] = {}
-    for value in classes:
-        if isinstance(value, str):
-            trimmed.setdefault(value.strip(), []).append(value)
-    # As str() writes them, which is how they were exported.
-    spelled = Counter(map(str, classes))
-    written = {str(v): v for v in classes if spelled[str(v)] == 1 and not isinstance(v, str)}
-    kinds = {_kind(value) for value in classes}
-    parsers = [parse for kind, (_, parse) in _PARSERS.items() if kind in kinds]
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            with suppress(TypeError):  # a list or a dict is no class
-                if value in classes:
-                    return classes[value]
-            value = str(value)
-        if value in classes:
-            return value
-        alike = trimmed.get(value.strip(), ())
-        if len(alike) == 1:
-            return alike[0]
-        for parse in parsers:
-            with suppress(ValueError, KeyError, ArithmeticError):
-                return classes[parse(value.strip())]
-        return written.get(value.strip())
-
-    return read
-
-
-def _kind(value: Any) -> str:
-    """The most specific of the kinds: True is an int and a time stamp is a date as well."""
-    return next((kind for kind, (type, _) in _PARSERS.items() if isinstance(value, type)), "text")
-
-
-def _parser(pattern: re.Pattern[str], make: Callable[[str], Any]) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        found = pattern.fullmatch(text)
-        if found is None:
-            raise ValueError(text)
-        return make(found[1])
-
-    return parse
-
-
-def _parse_date(text: str) -> date:
-    found = datetime.fromisoformat(text)
-    if "-" not in text or found != datetime.combine(found.date(), datetime.min.time()):
-        raise ValueError(text)
-    return found.date()
-
-
-# What is read as each kind; ValueError, KeyError or ArithmeticError where it is none.
-_PARSERS: dict[str, tuple[type, Callable[[str], Any]]] = {
-    "boolean": (bool, lambda text: {"true": True, "false": False, "1": True, "0": False}[text.casefold()]),
-    "integer": (int, _parser(_WHOLE, int)),
-    "float": (float, _parser(_NUMBER, float)),
-    "decimal": (Decimal, _parser(_NUMBER, Decimal)),
-    "timestamp": (datetime, datetime.fromisoformat),
-    "date": (date, _parse_date),
-}
-
-
 def _typed_ids(given: Given, name: str, rows: Sequence[int], kind: str, type: pa.DataType) -> pa.Array:
     """The ids of the answered rows in the type of the audited ids, without loss."""
     found = []
@@ -305,25 +231,12 @@ def _typed_ids(given: Given, name: str, rows: Sequence[int], kind: str, type: pa
         if is_empty(value):
             raise ValueError(f"answers: {given.row(i)} has a label and no id in column {name!r}.")
         try:
-            found.append(_typed_id(value, kind, type))
+            found.append(id_value(value, kind, type))
         except (ValueError, KeyError, TypeError, ArithmeticError, pa.ArrowException):
             raise ValueError(
                 f"answers: the id {value!r} in {given.row(i)} is not of the type of {name!r}, {type}."
             ) from None
     return pa.array(found, type=type)
-
-
-def _typed_id(value: Any, kind: str, type: pa.DataType) -> Any:
-    if kind == "text":
-        return str(value)
-    if isinstance(value, str):
-        text = value.strip()
-        number = kind in {"boolean", "integer", "float", "decimal"}
-        value = _PARSERS[kind][1](text) if number else pa.scalar(text).cast(type).as_py()
-    typed = pa.scalar(int(value) if kind == "integer" else value, type=type).as_py()
-    if kind != "float" and typed != value:
-        raise ValueError(value)
-    return typed
 
 
 def _join(

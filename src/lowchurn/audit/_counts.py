@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import ibis
 
@@ -61,18 +62,26 @@ class Cut:
         return words
 
 
-def _slices(pairs: Table, cuts: Sequence[Cut], columns: Sequence[str], unit: Column | None) -> list[Table]:
+def _slices(pairs: Table, cuts: Sequence[Cut], **extra: Column) -> list[Table]:
     """The pairs once as a whole (slice -1) and once for each cut."""
-    views = []
-    for i, cut in enumerate((None, *cuts), start=-1):
-        value = ibis.null("string") if cut is None else cut.value(pairs)
-        extra = {} if unit is None else {"unit": unit}
-        views.append(pairs.select(*columns, cut=ibis.literal(i, "int16"), value=value, **extra))
-    return views
+    columns = [c for c in ("label", "old", "new", "w") if c in pairs.columns]
+    values = [ibis.null("string"), *(cut.value(pairs) for cut in cuts)]
+    return [
+        pairs.select(*columns, cut=ibis.literal(i, "int16"), value=value, **extra)
+        for i, value in enumerate(values, start=-1)
+    ]
 
 
-def kind_of(rows: Table) -> Column:
-    """One word for each row: what changed, against the truth where it is known (see ``infer.KINDS``)."""
+def _weight(rows: Table) -> Column:
+    return rows.w if "w" in rows.columns else ibis.literal(1.0)
+
+
+def _weigh(rows: Table, condition: Column) -> Column:
+    return (condition.fill_null(False).cast("float64") * _weight(rows)).sum()
+
+
+def _change(rows: Table) -> Column:
+    """The kind of each row (:data:`lowchurn.audit._inference.KINDS`): what changed, and against the truth if known."""
     same = rows.old == rows.new
     if "label" not in rows.columns:
         return same.ifelse("same", "changed")
@@ -91,17 +100,15 @@ def count(pairs: Table, cuts: Sequence[Cut] = ()) -> Table:
     Of all rows (slice -1) by kind, old and new decision; of each slice by kind, so that its size does not depend on
     how many classes there are.
     """
-    columns = [c for c in ("label", "old", "new", "w") if c in pairs.columns]
-    groups = ["cut", "value", "kind", "old", "new"]
     counted = []
-    for i, view in enumerate(_slices(pairs, cuts, columns, None)):
-        view = view.mutate(kind=kind_of(view))
+    for i, view in enumerate(_slices(pairs, cuts)):
+        view = view.mutate(kind=_change(view))
         if i:
             view = view.mutate(old=ibis.null(pairs.old.type()), new=ibis.null(pairs.new.type()))
         sums = {"n": view.count()}
-        if "w" in columns:
+        if "w" in view.columns:
             sums |= {"weight": view.w.sum(), "weight2": (view.w * view.w).sum()}
-        counted.append(view.group_by(groups).aggregate(**sums))
+        counted.append(view.group_by(["cut", "value", "kind", "old", "new"]).aggregate(**sums))
     return ibis.union(*counted) if len(counted) > 1 else counted[0]
 
 
@@ -118,16 +125,11 @@ def distinct_answers(pairs: Table) -> Table:
 
 def count_units(pairs: Table, cuts: Sequence[Cut], unit: Column) -> Table:
     """What each unit (a group of rows, or a bag of groups) adds to the counts, by slice."""
-    columns = [c for c in ("label", "old", "new", "w") if c in pairs.columns]
     counted = []
-    for view in _slices(pairs, cuts, columns, unit):
-        weight = view.w if "w" in columns else ibis.literal(1.0)
-
-        def weigh(condition: Column, weight: Column = weight) -> Column:
-            return (condition.fill_null(False).cast("float64") * weight).sum()
-
+    for view in _slices(pairs, cuts, unit=unit):
+        weigh = partial(_weigh, view)
         sums = {"weight": weigh(view.old.notnull()), "changed": weigh(view.old != view.new)}
-        if "label" in columns:
+        if "label" in view.columns:
             right, still = view.old == view.label, view.new == view.label
             sums |= {
                 "labelled": weigh(view.label.notnull()),
@@ -144,7 +146,7 @@ def count_units(pairs: Table, cuts: Sequence[Cut], unit: Column) -> Table:
 def soft_sums(pairs: Table, unit: Column) -> Table:
     """What each unit adds to the losses."""
     t = pairs.mutate(unit=unit)
-    weight = t.w if "w" in t.columns else ibis.literal(1.0)
+    weight = _weight(t)
     sums = {
         "n": t.count(),
         "weight": (weight + 0.0 * t.soft).sum(),
@@ -167,7 +169,7 @@ def calibration_sums(pairs: Table, unit: Column) -> Table:
             side=ibis.literal(i, "int8"),
             unit=unit,
             bin=_bin(t[f"c_{side}"], CALIBRATION_BINS),
-            weight=t.w if "w" in t.columns else ibis.literal(1.0),
+            weight=_weight(t),
             sure=t[f"c_{side}"],
             hit=t[f"h_{side}"],
         )

@@ -7,18 +7,13 @@ and refuse the rest.
 
 from __future__ import annotations
 
-import datetime
-import math
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any
+from typing import TypeAlias
 
 import ibis.expr.datatypes as dt
 
-from lowchurn._json import plain
-
+DataType: TypeAlias = dt.DataType
 NUMBERS = frozenset({"boolean", "integer", "float", "decimal"})
 # Kinds of which every value has one spelling in a text file, so that they can be read as text too.
 ONE_SPELLING = frozenset({"integer", "date"})
@@ -221,111 +216,3 @@ def _may_exceed(dtype: dt.DataType, limit: int) -> bool:
     if isinstance(dtype, dt.Decimal):
         return True
     return isinstance(dtype, dt.Integer) and (dtype.nbytes == 8 or (dtype.nbytes == 4 and limit < 2**31))
-
-
-def type_of_classes(classes: Sequence[Any]) -> dt.DataType:
-    """The type of classes where neither labels nor decisions have one."""
-    values = plain(list(classes), exact=True)
-    if all(isinstance(v, str) for v in values):
-        return dt.int64 if all(_is_integer(v) and abs(int(v)) < 2**63 for v in values) else dt.string
-    if all(isinstance(v, bool) for v in values):
-        return dt.boolean
-    if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
-        return dt.int64 if all(-(2**63) <= v < 2**63 for v in values) else dt.Decimal(MOST_DIGITS, 0)
-    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-        return dt.float64
-    if all(type(v) is datetime.date for v in values):
-        return dt.date
-    raise ValueError(f"audit: classes must be of one type, got {list(classes)}.")
-
-
-def class_value(value: Any, dtype: dt.DataType) -> Any:
-    """A class as a value of the type of labels and decisions; ValueError where it is not exactly one.
-
-    A text (a part of a column's name, an option) is read as a number only where it is the one way to write it: '1' is
-    the whole number 1, while '01', ' 1', '1.0', '1e0' and other digits are not.
-    """
-    value = plain(value, exact=True)
-    try:
-        return _READERS[kind_of(dtype).removesuffix(" with zone")](value, dtype)
-    except (ArithmeticError, KeyError, TypeError, ValueError):
-        raise ValueError(f"{value!r} is no value of type {dtype}") from None
-
-
-def _is_integer(text: str) -> bool:
-    try:
-        return str(int(text)) == text
-    except ValueError:
-        return False
-
-
-def _require(condition: bool, value: Any) -> Any:
-    if not condition:
-        raise ValueError(value)
-    return value
-
-
-def _as_text(value: Any, dtype: dt.DataType) -> str:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return str(_require(isinstance(value, str) or whole, value))
-
-
-def _as_boolean(value: Any, dtype: dt.DataType) -> bool:
-    if isinstance(value, str):
-        return {"true": True, "false": False, "1": True, "0": False}[value.lower() if value.isascii() else value]
-    return bool(_require(value in (0, 1), value))
-
-
-def _as_integer(value: Any, dtype: Any) -> int:
-    if isinstance(value, str):
-        _require(_is_integer(value), value)
-    number = int(value)
-    _require(isinstance(value, str) or number == value, value)
-    return int(_require(dtype.bounds.lower <= number <= dtype.bounds.upper, number))
-
-
-def _as_float(value: Any, dtype: dt.DataType) -> float:
-    number = float(value)
-    if isinstance(value, str):
-        _require(repr(number) == value or (_is_integer(value) and abs(number) <= 2**53), value)
-    else:
-        _require(number == value, value)
-    return float(_require(not math.isnan(number), number))
-
-
-def _as_decimal(value: Any, dtype: Any) -> Decimal:
-    number = Decimal(value)
-    if isinstance(value, str):
-        _require(value.isascii() and format(number, "f") == value, value)
-    _require(number.is_finite() and number == round(number, dtype.scale or 0), value)
-    return number
-
-
-def _as_date(value: Any, dtype: dt.DataType) -> datetime.date:
-    if isinstance(value, str):
-        day = datetime.date.fromisoformat(value)
-        _require(day.isoformat() == value, value)
-        return day
-    return _require(type(value) is datetime.date, value)
-
-
-def _as_timestamp(value: Any, dtype: Any) -> datetime.datetime:
-    moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
-    _require(isinstance(moment, datetime.datetime), value)
-    return _require((moment.tzinfo is None) == (dtype.timezone is None), moment)
-
-
-def _as_uuid(value: Any, dtype: dt.DataType) -> uuid.UUID:
-    return value if isinstance(value, uuid.UUID) else uuid.UUID(_require(isinstance(value, str), value))
-
-
-_READERS: dict[str, Callable[[Any, Any], Any]] = {
-    "text": _as_text,
-    "boolean": _as_boolean,
-    "integer": _as_integer,
-    "float": _as_float,
-    "decimal": _as_decimal,
-    "date": _as_date,
-    "timestamp": _as_timestamp,
-    "uuid": _as_uuid,
-}

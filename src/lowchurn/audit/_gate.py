@@ -58,7 +58,7 @@ class Limits:
         return {f.name: value for f in fields(Limits) if (value := getattr(self, f.name)) is not None}
 
 
-def _check_share(name: str, value: Any) -> None:
+def _check_share(name: str, value: float) -> None:
     try:
         check_number("gate", name, value, 0, 1)
     except ValueError as error:

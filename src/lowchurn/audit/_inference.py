@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import special
@@ -17,6 +17,7 @@ from lowchurn.audit._statistics import Test
 
 if TYPE_CHECKING:
     from lowchurn.audit._counts import Cut
+    from lowchurn.audit._sources import Fetched
 
 Key = tuple[int, str | None]  # the number of a slice column and its value; (-1, None) is the whole table
 # Shares of rows: of which kind, among which; the change in accuracy is no share.
@@ -31,7 +32,7 @@ SHARES = {
 FIGURES = (*SHARES, "accuracy_change")
 COUNTED = ("changed", "labelled", "broken", "fixed", "lateral", "right", "right_new")
 
-# The database's word for a row, and what such a row counts for.
+# The kinds of rows, and what a row of each counts for.
 KINDS: dict[str, tuple[str, ...]] = {
     "same": (),
     "changed": ("changed",),
@@ -183,13 +184,13 @@ class Design:
         if units < 2:
             return math.nan, 1.0, units
         variance = units / (units - 1) * float(np.sum(residual(tally.units) ** 2)) / total**2
-        # Bags hold many groups: what one group weighs is told by how many groups there are, not bags.
+        # Bags hold many groups: what one group weighs follows from the number of groups, not of bags.
         bags = len(sizes)
         kish = total**2 / float(np.sum(sizes**2)) * max(1.0, self.groups / bags)
         return variance, kish, units
 
 
-def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> dict[Key, Tally]:
+def tallies(cells: Fetched, units: Fetched | None) -> dict[Key, Tally]:
     """Counts by slice, from the database's answer; the whole table, (-1, None), first; missing values last."""
     found: dict[Key, Tally] = {}
     n = cells["n"]
@@ -204,7 +205,7 @@ def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> 
     return {key: found[key] for key in sorted(found, key=lambda key: (key[0], key[1] is None, _natural(key[1])))}
 
 
-def _add_units(found: dict[Key, Tally], units: dict[str, list[Any]]) -> None:
+def _add_units(found: dict[Key, Tally], units: Fetched) -> None:
     position = {unit: i for i, unit in enumerate(sorted(set(units["unit"]), key=str))}
     names = {"all": "weight", **{kind: kind for kind in COUNTED if kind in units}}
     for tally in found.values():

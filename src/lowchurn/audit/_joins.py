@@ -26,8 +26,7 @@ LEAST_WEIGHT, MOST_WEIGHT = 1e-100, 1e100
 def project(table: Table, columns: Columns, side: str, other: Sequence[str]) -> Table:
     """The few columns of one side that matter; ``other`` are the names of the other side's columns."""
     predicted = columns.side(side)
-    keys = zip(columns.id, columns.id_types, strict=True)
-    chosen = {f"k{i}": compared(table[key], type) for i, (key, type) in enumerate(keys)}
+    chosen = {f"k{i}": compared(table[key], type) for i, (key, type) in enumerate(columns.id.items())}
     proba = _proba(table, predicted)
     chosen["decision"] = _decision(table, predicted, proba, columns)
     chosen |= {f"p{i}": p for i, p in enumerate(proba)}

@@ -67,7 +67,7 @@ def describe_source(source: TableLike, name: str | None) -> Source:
         small = 0 < len(files) <= MOST_FILES and sum(f.st_size for f in found) <= MOST_BYTES
         return Source(name, path, _checksum(path, files) if small else None, 0, modified)
     except (OSError, ValueError, OverflowError):
-        return Source(name, path)  # reading it will say what is wrong with it
+        return Source(name, path)  # the error comes when it is read
 
 
 def _checksum(path: str, files: list[Path]) -> str:

@@ -25,7 +25,7 @@ from lowchurn.audit._joins import Table
 from lowchurn.audit._pairs import Rows
 from lowchurn.audit._provenance import Provenance
 from lowchurn.audit._review import Review, ReviewPlan, plan_review, review_change
-from lowchurn.audit._sources import Engine, TableLike
+from lowchurn.audit._sources import Engine, Fetched, TableLike
 from lowchurn.audit._statistics import Test
 from lowchurn.audit._summary import notebook, text
 
@@ -42,7 +42,7 @@ class Shift:
     joint: np.ndarray
 
     @classmethod
-    def from_counts(cls, rows: Mapping[str, list[Any]], bins: int, quantity: str) -> Shift:
+    def from_counts(cls, rows: Fetched, bins: int, quantity: str) -> Shift:
         """From rows of (old bin, new bin, n)."""
         joint = np.zeros((bins, bins), dtype=np.int64)
         for old, new, n in zip(rows["old"], rows["new"], rows["n"], strict=True):
@@ -75,7 +75,7 @@ class Audit:
     rows: Rows
     design: Design
     tallies: dict[Key, Tally]
-    cells: dict[str, list[Any]]
+    cells: Fetched
     judged: tuple[Slice, ...]
     flips: list[dict[str, Any]]
     """A random sample of changed rows."""

@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 
 # A path, or a table of pandas, polars, pyarrow, DuckDB or Ibis, which share no base class.
 TableLike: TypeAlias = Any
+Fetched: TypeAlias = dict[str, list[Any]]  # a small result of the database: values by column
+Connection: TypeAlias = duckdb.DuckDBPyConnection
 
 
 @dataclass
-class Source:
+class Opened:
     """A table that was opened, and what is known of its columns."""
 
     table: ibis.Table
@@ -121,7 +123,7 @@ class Engine:
         if self.own:
             self._close()
 
-    def open(self, side: str, source: TableLike) -> Source:
+    def open(self, side: str, source: TableLike) -> Opened:
         """Any supported source, with the types of its columns."""
         if isinstance(source, ibis.Table):
             return _source(source)
@@ -129,7 +131,7 @@ class Engine:
             return self._open_path(side, os.fspath(source))
         return self._open_memory(side, source)
 
-    def _open_memory(self, side: str, source: TableLike) -> Source:
+    def _open_memory(self, side: str, source: TableLike) -> Opened:
         if isinstance(source, duckdb.DuckDBPyRelation):
             # A relation belongs to its own connection and may be read once: bring it over.
             source = source.to_arrow_table()
@@ -181,7 +183,7 @@ class Engine:
         self.backend.con.register(name, table)
         return self.backend.table(name)
 
-    def _open_path(self, side: str, path: str) -> Source:
+    def _open_path(self, side: str, path: str) -> Opened:
         if not self.own and self.backend.name != "duckdb":
             raise ValueError(f"audit: give both tables as Ibis tables of {self.backend.name}, got the path {path!r}.")
         name, table = split_path(path)
@@ -204,16 +206,16 @@ class Engine:
             reason = _csv_line(error) if format == "CSV" else _first_line(error)
             raise ValueError(f"audit: cannot read {path!r} as {format}: {reason}.") from None
 
-    def _open_csv(self, files: list[str]) -> Source:
+    def _open_csv(self, files: list[str]) -> Opened:
         con, name = self.backend.con, _new_name()
         if is_remote(files[0]):
             names, commas = csv_files.load_remote(con, files[0], name, temporary=not self.own), False
         else:
             names, commas = csv_files.load(con, files, name, temporary=not self.own)
         schema = Schema(names, lambda column: csv_files.column_type(con, name, column, commas))
-        return Source(self.backend.table(name), schema, written=True)
+        return Opened(self.backend.table(name), schema, written=True)
 
-    def _open_parquet(self, files: list[str]) -> Source:
+    def _open_parquet(self, files: list[str]) -> Opened:
         local = not is_remote(files[0])
         paths = [csv_files.escape_pattern(f) for f in files] if local else files
         options: dict[str, Any] = {"hive_partitioning": self.partitions}
@@ -228,7 +230,7 @@ class Engine:
             opened.uneven = _uneven(schemas)
         return opened
 
-    def _open_database(self, path: str, table: str) -> Source:
+    def _open_database(self, path: str, table: str) -> Opened:
         if not table:
             raise ValueError(f"audit: name the table of {path!r}: '{path}::table'.")
         place = os.path.abspath(path) if os.path.exists(path) else path  # the latter is remote
@@ -288,9 +290,9 @@ class Engine:
             return self.backend.create_table(name, table)
         return table.cache()
 
-    def fetch(self, table: ibis.Table) -> dict[str, list[Any]]:
+    def fetch(self, table: ibis.Table) -> Fetched:
         """A small result as plain Python columns (not pandas: it would turn large integers with gaps into floats)."""
-        result: dict[str, list[Any]] = self.backend.to_pyarrow(table).to_pydict()
+        result: Fetched = self.backend.to_pyarrow(table).to_pydict()
         return result
 
     def fetch_row(self, table: ibis.Table) -> dict[str, Any]:
@@ -309,9 +311,9 @@ def _backend_of(source: TableLike) -> ibis.BaseBackend | None:
     return backends[0] if backends else None
 
 
-def _source(table: ibis.Table, unfit: Mapping[str, ColumnType] | None = None) -> Source:
+def _source(table: ibis.Table, unfit: Mapping[str, ColumnType] | None = None) -> Opened:
     """A table with the types of its columns; ``unfit``: those that the database does not have, which cannot be used."""
-    return Source(table, Schema.of(dict(table.schema().items())).with_types(unfit or {}))
+    return Opened(table, Schema.of(dict(table.schema().items())).with_types(unfit or {}))
 
 
 def _new_name() -> str:
@@ -344,7 +346,7 @@ def _held_type(type: pa.DataType) -> pa.DataType | None:
     return pa.time64("us") if type == pa.time64("ns") else None
 
 
-def _uneven(schemas: dict[str, Any]) -> dict[str, str]:
+def _uneven(schemas: dict[str, pa.Schema]) -> dict[str, str]:
     """Columns that some files lack or have in another type, with the reason."""
     first, *others = schemas
     types = {name: (first, type) for name, type in zip(schemas[first].names, schemas[first].types, strict=True)}

@@ -62,7 +62,7 @@ def p_equals(p: float) -> str:
 
 
 def headline(audit: Audit, review: Review | None = None) -> str:
-    """One sentence that says what changed; accuracy comes from a review where rows lack labels, as in the gate."""
+    """One sentence about what changed; accuracy comes from a review where rows lack labels, as in the gate."""
     rows = f"{audit.rows.paired:,}"
     if audit.identical:
         what = "decisions and probabilities" if audit.moved is not None else "decisions"
