@@ -7,7 +7,6 @@ What names a class in a setting is read strictly, because nobody looks at it aga
 from __future__ import annotations
 
 import datetime
-import math
 import re
 import uuid
 from collections import Counter
@@ -20,6 +19,7 @@ import ibis.expr.datatypes as dt
 import pyarrow as pa
 
 from lowchurn._json import plain
+from lowchurn.audit._csv import INTEGER
 from lowchurn.audit._exact import MOST_DIGITS, kind_of
 
 _NUMBER = re.compile(r"([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:inf(?:inity)?)))", re.ASCII)
@@ -30,7 +30,7 @@ def type_of_classes(classes: Sequence[Any]) -> dt.DataType:
     """The type of classes where neither labels nor decisions have one."""
     values = plain(list(classes), exact=True)
     if all(isinstance(v, str) for v in values):
-        return dt.int64 if all(_is_integer(v) and abs(int(v)) < 2**63 for v in values) else dt.string
+        return dt.int64 if all(re.fullmatch(INTEGER, v) and abs(Decimal(v)) < 2**63 for v in values) else dt.string
     if all(isinstance(v, bool) for v in values):
         return dt.boolean
     if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
@@ -43,95 +43,52 @@ def type_of_classes(classes: Sequence[Any]) -> dt.DataType:
 
 
 def class_value(value: Any, dtype: dt.DataType) -> Any:
-    """A class as a value of the type of labels and decisions; ValueError where it is not exactly one.
-
-    A text (a part of a column's name, an option) is read as a number only where it is the one way to write it: '1' is
-    the whole number 1, while '01', ' 1', '1.0', '1e0' and other digits are not.
-    """
+    """A class as a value of the type of labels and decisions; ValueError where it is not exactly one."""
     value = plain(value, exact=True)
+    kind = kind_of(dtype).removesuffix(" with zone")
     try:
-        return _STRICT[kind_of(dtype).removesuffix(" with zone")](value, dtype)
+        typed, fits = _typed(_read_strictly(value, kind) if isinstance(value, str) else value, kind, dtype)
     except (ArithmeticError, KeyError, TypeError, ValueError):
-        raise ValueError(f"{value!r} is no value of type {dtype}") from None
+        fits = False
+    if not fits:
+        raise ValueError(f"{value!r} is no value of type {dtype}")
+    return typed
 
 
-def _is_integer(text: str) -> bool:
-    try:
-        return str(int(text)) == text
-    except ValueError:
-        return False
-
-
-def _require(condition: bool, value: Any) -> Any:
-    if not condition:
-        raise ValueError(value)
+def _read_strictly(text: str, kind: str) -> Any:
+    """The value of a text that is the one way to write it: '1' is a whole number, '01', ' 1' and '1.0' are not."""
+    if kind in {"text", "uuid"}:
+        return text
+    value = _PARSERS[kind][1](text)
+    spelled = _SPELLINGS.get(kind, lambda _: text)(value)
+    whole = kind == "float" and abs(value) <= 2**53 and str(int(value)) == text
+    if text != spelled and not whole:
+        raise ValueError(text)
     return value
 
 
-def _as_text(value: Any, dtype: dt.DataType) -> str:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return str(_require(isinstance(value, str) or whole, value))
-
-
-def _as_boolean(value: Any, dtype: dt.DataType) -> bool:
-    if isinstance(value, str):
-        return {"true": True, "false": False, "1": True, "0": False}[value.lower() if value.isascii() else value]
-    return bool(_require(value in (0, 1), value))
-
-
-def _as_integer(value: Any, dtype: dt.Integer) -> int:
-    if isinstance(value, str):
-        _require(_is_integer(value), value)
-    number = int(value)
-    _require(isinstance(value, str) or number == value, value)
-    return int(_require(dtype.bounds.lower <= number <= dtype.bounds.upper, number))
-
-
-def _as_float(value: Any, dtype: dt.DataType) -> float:
-    number = float(value)
-    if isinstance(value, str):
-        _require(repr(number) == value or (_is_integer(value) and abs(number) <= 2**53), value)
-    else:
-        _require(number == value, value)
-    return float(_require(not math.isnan(number), number))
-
-
-def _as_decimal(value: Any, dtype: dt.Decimal) -> Decimal:
-    number = Decimal(value)
-    if isinstance(value, str):
-        _require(value.isascii() and format(number, "f") == value, value)
-    _require(number.is_finite() and number == round(number, dtype.scale or 0), value)
-    return number
-
-
-def _as_date(value: Any, dtype: dt.DataType) -> datetime.date:
-    if isinstance(value, str):
-        day = datetime.date.fromisoformat(value)
-        _require(day.isoformat() == value, value)
-        return day
-    return _require(type(value) is datetime.date, value)
-
-
-def _as_timestamp(value: Any, dtype: dt.Timestamp) -> datetime.datetime:
-    moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
-    _require(isinstance(moment, datetime.datetime), value)
-    return _require((moment.tzinfo is None) == (dtype.timezone is None), moment)
-
-
-def _as_uuid(value: Any, dtype: dt.DataType) -> uuid.UUID:
-    return value if isinstance(value, uuid.UUID) else uuid.UUID(_require(isinstance(value, str), value))
-
-
-_STRICT: dict[str, Callable[[Any, Any], Any]] = {
-    "text": _as_text,
-    "boolean": _as_boolean,
-    "integer": _as_integer,
-    "float": _as_float,
-    "decimal": _as_decimal,
-    "date": _as_date,
-    "timestamp": _as_timestamp,
-    "uuid": _as_uuid,
-}
+def _typed(value: Any, kind: str, dtype: Any) -> tuple[Any, bool]:
+    """A value as one of a type, and whether it is exactly that."""
+    if kind == "text":
+        return str(value), isinstance(value, str | int) and not isinstance(value, bool)
+    if kind == "boolean":
+        return bool(value), value in (0, 1)
+    if kind == "integer":
+        number = int(value)
+        return number, number == value and dtype.bounds.lower <= number <= dtype.bounds.upper
+    if kind == "float":
+        return float(value), float(value) == value
+    if kind == "decimal":
+        exact = Decimal(value)
+        return exact, exact.is_finite() and exact == round(exact, dtype.scale or 0)
+    if kind == "date":
+        return value, type(value) is datetime.date
+    if kind == "timestamp":
+        moment = isinstance(value, datetime.datetime)
+        return value, moment and (value.tzinfo is None) == (dtype.timezone is None)
+    if kind == "uuid":
+        value = uuid.UUID(value) if isinstance(value, str) else value
+    return value, kind == "uuid" and isinstance(value, uuid.UUID)
 
 
 def class_reader(known: Iterable[Any]) -> Callable[[Any], Any]:
@@ -150,7 +107,7 @@ def class_reader(known: Iterable[Any]) -> Callable[[Any], Any]:
     spelled = Counter(map(str, classes))
     written = {str(v): v for v in classes if spelled[str(v)] == 1 and not isinstance(v, str)}
     kinds = {_kind_of_value(value) for value in classes}
-    parsers = [parse for kind, (_, parse) in _LOOSE.items() if kind in kinds]
+    parsers = [parse for kind, (_, parse) in _PARSERS.items() if kind in kinds]
 
     def read(value: Any) -> Any:
         if not isinstance(value, str):
@@ -173,7 +130,7 @@ def class_reader(known: Iterable[Any]) -> Callable[[Any], Any]:
 
 def _kind_of_value(value: Any) -> str:
     """The most specific of the kinds: True is an int and a time stamp is a date as well."""
-    return next((kind for kind, (type, _) in _LOOSE.items() if isinstance(value, type)), "text")
+    return next((kind for kind, (type, _) in _PARSERS.items() if isinstance(value, type)), "text")
 
 
 def _matching(pattern: re.Pattern[str], make: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -186,6 +143,10 @@ def _matching(pattern: re.Pattern[str], make: Callable[[str], Any]) -> Callable[
     return parse
 
 
+def _lower(text: str) -> str:
+    return text.lower() if text.isascii() else text
+
+
 def _iso_date(text: str) -> datetime.date:
     found = datetime.datetime.fromisoformat(text)
     if "-" not in text or found != datetime.datetime.combine(found.date(), datetime.time.min):
@@ -193,15 +154,17 @@ def _iso_date(text: str) -> datetime.date:
     return found.date()
 
 
-# What is read as each kind; ValueError, KeyError or ArithmeticError where it is none.
-_LOOSE: dict[str, tuple[type, Callable[[str], Any]]] = {
-    "boolean": (bool, lambda text: {"true": True, "false": False, "1": True, "0": False}[text.casefold()]),
+# How each kind is read; ValueError, KeyError or ArithmeticError where a text is none.
+_PARSERS: dict[str, tuple[type, Callable[[str], Any]]] = {
+    "boolean": (bool, lambda text: {"true": True, "false": False, "1": True, "0": False}[_lower(text)]),
     "integer": (int, _matching(_WHOLE, int)),
     "float": (float, _matching(_NUMBER, float)),
     "decimal": (Decimal, _matching(_NUMBER, Decimal)),
     "timestamp": (datetime.datetime, datetime.datetime.fromisoformat),
     "date": (datetime.date, _iso_date),
 }
+# The one way to write a value of each kind; a whole float may be written without its point.
+_SPELLINGS: dict[str, Callable[[Any], str]] = {"integer": str, "float": repr, "decimal": "{:f}".format, "date": str}
 
 
 def id_value(value: Any, kind: str, type: pa.DataType) -> Any:
@@ -211,7 +174,7 @@ def id_value(value: Any, kind: str, type: pa.DataType) -> Any:
     if isinstance(value, str):
         text = value.strip()
         number = kind in {"boolean", "integer", "float", "decimal"}
-        value = _LOOSE[kind][1](text) if number else pa.scalar(text).cast(type).as_py()
+        value = _PARSERS[kind][1](text) if number else pa.scalar(text).cast(type).as_py()
     typed = pa.scalar(int(value) if kind == "integer" else value, type=type).as_py()
     if kind != "float" and typed != value:
         raise ValueError(value)
