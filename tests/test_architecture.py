@@ -29,7 +29,7 @@ TRAINED = WORDS | {"learners", "nets"}
 CHOSEN = TRAINED | {"selection"}
 FRONT = CHOSEN | {"estimator", "_charts"}
 ALLOWED = {
-    "_checks": set(),
+    "_checks": {"_types"},
     "_types": set(),
     "_display": {"_types", "_estimates"},
     "_json": {"_types"},
