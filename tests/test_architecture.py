@@ -45,7 +45,7 @@ TRAINED = WORDS | {"learners", "nets"}
 CHOSEN = TRAINED | {"selection"}
 FRONT = CHOSEN | {"estimator", "_charts", "_frontier_chart"}
 ALLOWED = {
-    "_checks": set(),
+    "_checks": {"_types"},
     "_types": set(),
     "_display": {"_types", "_estimates"},
     "_json": {"_types"},
