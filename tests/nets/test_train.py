@@ -79,23 +79,23 @@ SETTINGS = [
 ]
 
 
-def make_tasks(network, X, y, settings, seed=5):
+def make_tasks(network, X, y, settings, seed=5, classes=3):
     n = len(y)
     state = {k: v.detach().double() for k, v in network.state_dict().items()}
     rows, validation = np.arange(n - 40), np.arange(n - 40, n)
-    proba = np.random.default_rng(1).dirichlet(np.ones(3), len(rows))
+    proba = np.random.default_rng(1).dirichlet(np.ones(classes), len(rows))
     tasks = strategy_tasks(
         [ColdStart() if s.base_share else s for s in settings],
         rows=rows,
         y=y,
-        classes=3,
+        classes=classes,
         validation=validation,
         seed=seed,
         base_proba=proba,
     )
     full = []
     for i, (task, s) in enumerate(zip(tasks, settings, strict=True)):
-        targets = s.targets(np.eye(3)[y[rows]], proba)
+        targets = s.targets(np.eye(classes)[y[rows]], proba)
         keys = vars(task) | {
             "targets": targets,
             "seed": seed + i,
