@@ -324,7 +324,7 @@ def _rows_needed(rule: _Rule, harm: Estimate, limit: float, rows: Evidence, conf
             return _mirrored(paired_difference(rates[0], rates[1], n, confidence, size))
         return proportion(harm.value, n, confidence, size)
 
-    return stats.rows_needed(harm, limit, confidence, at)
+    return stats.rows_needed(harm, limit, at)
 
 
 def _remedy(harm: Estimate, limit: float, shown: str, needed: float, review: Review | None) -> tuple[str, float, float]:
