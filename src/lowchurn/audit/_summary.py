@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 from lowchurn._display import interval_text, share_text
 from lowchurn._estimates import Estimate
+from lowchurn._html import clean, render
 from lowchurn._terminal import printable
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Check, Verdict
 
@@ -200,33 +201,9 @@ def figures(audit: Audit) -> list[tuple[str, Estimate, str]]:
 
 
 def notebook(audit: Audit) -> str:
-    """A small table for notebooks; every text is escaped."""
-    rows = []
-    for name, words, signed in SHARES:
-        estimate = getattr(audit, name)
-        rows.append((words, interval_text(estimate, signed), f"{estimate.n:,}", estimate.method))
-    rows += [
-        (w, number_text(audit.soft[n]), f"{audit.soft[n].n:,}", audit.soft[n].method)
-        for n, w in SOFT
-        if n in audit.soft
-    ]
-    body = "".join(
-        f'<tr><th scope="row" style="text-align:left">{html.escape(row[0])}</th>'
-        + "".join(f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in row[1:])
-        + "</tr>"
-        for row in rows
-    )
-    notes = "".join(f"<li>{html.escape(note)}</li>" for note in audit.notes)
-    heads = "".join(
-        f'<th scope="col" style="text-align:left">{h}</th>'
-        for h in ("figure", f"value ({audit.confidence:.0%} interval)", "rows", "method")
-    )
-    return (
-        f"<div><p><strong>{html.escape(headline(audit))}</strong></p>"
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-        + (f"<ul>{notes}</ul>" if notes else "")
-        + "</div>"
-    )
+    """A small table for notebooks."""
+    values = {"level": f"{audit.confidence:.0%}", "figures": figures(audit), "notes": audit.notes}
+    return render("audit/templates/notebook.html.jinja", headline=headline(audit), **values)
 
 
 def junit(audit: Audit, verdict: Verdict) -> str:
@@ -260,11 +237,11 @@ def junit(audit: Audit, verdict: Verdict) -> str:
     kinds = {FAIL: "failure", INCONCLUSIVE: {"fail": "error", "warn": "skipped", "pass": "system-out"}[policy]}
     for check in verdict.checks:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=_xml(f"lowchurn.gate.{check.where}"), name=check.name
+            suite, "testcase", classname=clean(f"lowchurn.gate.{check.where}"), name=check.name
         )
         if check.outcome == PASS:
             continue
-        kind, words = kinds[check.outcome], _xml(check.words)
+        kind, words = kinds[check.outcome], clean(check.words)
         if kind == "system-out":
             ElementTree.SubElement(case, kind).text = f"{check.outcome}: {words}"
         elif kind == "skipped":
@@ -272,14 +249,6 @@ def junit(audit: Audit, verdict: Verdict) -> str:
         else:
             ElementTree.SubElement(case, kind, message=words, type=check.outcome).text = words
     for name in verdict.unjudged:
-        case = ElementTree.SubElement(suite, "testcase", classname="lowchurn.gate.slices", name=_xml(name))
+        case = ElementTree.SubElement(suite, "testcase", classname="lowchurn.gate.slices", name=clean(name))
         ElementTree.SubElement(case, "skipped", message="fewer rows than min_rows")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
-
-
-def _xml(words: str) -> str:
-    """Characters that XML cannot hold at all are replaced."""
-    return "".join(
-        c if c in "\t\n" or 0x20 <= ord(c) < 0xD800 or 0xE000 <= ord(c) < 0xFFFE or ord(c) > 0xFFFF else "\ufffd"
-        for c in words
-    )
