@@ -11,7 +11,7 @@ from lowchurn.learners._catboost import CatBoostLearner
 from lowchurn.learners._learner import Job, Learner
 from lowchurn.learners._lightgbm import LightGBMLearner
 from lowchurn.learners._native import NATIVE_ENDINGS, native_model
-from lowchurn.learners._sklearn import RowsLearner, fit_soft
+from lowchurn.learners._sklearn import RowsLearner
 from lowchurn.learners._torch import NetworkClassifier, TorchLearner
 from lowchurn.learners._xgboost import XGBoostLearner
 
@@ -85,7 +85,6 @@ __all__ = [
     "TorchLearner",
     "XGBoostLearner",
     "blueprint",
-    "fit_soft",
     "learner_for",
     "native_model",
 ]
