@@ -13,8 +13,9 @@ from lightgbm import LGBMClassifier, LGBMRegressor
 from xgboost import XGBClassifier, XGBRegressor
 
 import lowchurn.learners._catboost as catboost
-from lowchurn.learners import NATIVE_ENDINGS, Job, blueprint, learner_for, native_model
+from lowchurn.learners import Job, blueprint, learner_for, native_model
 from lowchurn.learners._boosted import Stage
+from lowchurn.learners._native import NATIVE_ENDINGS
 from lowchurn.learners._trees import check_lightgbm, check_xgboost
 from lowchurn.strategies import Distill, WarmStart
 
