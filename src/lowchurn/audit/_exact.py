@@ -17,6 +17,8 @@ from typing import Any
 
 import ibis.expr.datatypes as dt
 
+from lowchurn._json import plain
+
 NUMBERS = frozenset({"boolean", "integer", "float", "decimal"})
 # Kinds of which every value has one spelling in a text file, so that they can be read as text too.
 ONE_SPELLING = frozenset({"integer", "date"})
@@ -106,10 +108,6 @@ class Schema(Mapping[str, ColumnType]):
         """With other types for some columns, or with further columns."""
         return Schema((*self._names, *types), lambda name: types[name] if name in types else self[name])
 
-    def set_empty(self, name: str) -> None:
-        """A column without a single value fits any type."""
-        self._found[name] = NULL
-
 
 @dataclass(frozen=True)
 class Part:
@@ -159,12 +157,16 @@ def common_type(parts: Sequence[Part]) -> tuple[dt.DataType, tuple[Check, ...]]:
         return _timestamp(known), ()
     if len(kinds) == 1:
         return known[0].type.dtype, ()
-    texts = [p for p in known if p.type.kind == "text"]
-    others = [p for p in known if p.type.kind != "text"]
-    if not texts or not all(p.type.written and p.type.kind in ONE_SPELLING for p in others):
+    if not alike_as_text(known):
         raise ValueError(f"audit: labels and decisions must be of one type, but {_told(parts)}. Convert one side.")
     reason = f"{_told(parts)}, and as text these are not the number that they spell"
-    return dt.string, tuple(Check(p, "no numbers", 0, reason) for p in texts)
+    return dt.string, tuple(Check(p, "no numbers", 0, reason) for p in known if p.type.kind == "text")
+
+
+def alike_as_text(parts: Sequence[Part]) -> bool:
+    """Whether text is compared with columns of a text file whose values have one spelling each."""
+    others = [p for p in parts if p.type.kind != "text"]
+    return len(others) < len(parts) and all(p.type.written and p.type.kind in ONE_SPELLING for p in others)
 
 
 def _told(parts: Sequence[Part]) -> str:
@@ -228,7 +230,7 @@ def _may_exceed(dtype: dt.DataType, limit: int) -> bool:
 
 def type_of_classes(classes: Sequence[Any]) -> dt.DataType:
     """The type of classes where neither labels nor decisions have one."""
-    values = [_plain(c) for c in classes]
+    values = plain(list(classes), exact=True)
     if all(isinstance(v, str) for v in values):
         return dt.int64 if all(_is_integer(v) and abs(int(v)) < 2**63 for v in values) else dt.string
     if all(isinstance(v, bool) for v in values):
@@ -259,7 +261,7 @@ def class_value(value: Any, dtype: dt.DataType) -> Any:
     ...
     ValueError: '01' is no value of type int64
     """
-    value = _plain(value)
+    value = plain(value, exact=True)
     try:
         for test, read in _READERS:
             if isinstance(dtype, test):
@@ -267,11 +269,6 @@ def class_value(value: Any, dtype: dt.DataType) -> Any:
     except (ArithmeticError, KeyError, TypeError, ValueError):
         pass
     raise ValueError(f"{value!r} is no value of type {dtype}") from None
-
-
-def _plain(value: Any) -> Any:
-    """A Python value for a numpy scalar."""
-    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
 
 
 def _is_integer(text: str) -> bool:

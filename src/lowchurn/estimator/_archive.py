@@ -17,7 +17,7 @@ from typing import Any
 from lowchurn._checks import unknown_name
 from lowchurn._files import write_file
 from lowchurn._model_files import CHUNK, Refused, most_unpacked, read_record, read_zip, reading, write_zip
-from lowchurn._reading import one_line
+from lowchurn._terminal import one_line
 from lowchurn.learners import ALL
 from lowchurn.learners._skops import load_skops
 

@@ -8,11 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy.stats import beta
-
-from lowchurn.estimator._split import effective_rows
-
 NAN = math.nan
 NO_INTERVAL = (math.nan, math.nan)
 
@@ -204,19 +199,3 @@ class Selection:
             )
         many = "training" if self.trainings == 1 else "trainings"
         return " ".join([f"{' + '.join(parts)}: {self.rule}.{measured} {self.trainings} {many}.", *self.notes])
-
-
-def share_interval(share: float, weights: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a share; with unequal weights at Kish's effective number of rows."""
-    n = effective_rows(weights)
-    hits, tail = share * n, (1 - level) / 2
-    low = float(beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
-    return low, high
-
-
-def mean_interval(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Mean plus and minus 1.96 standard errors, for values that are not shares."""
-    mean = float(np.average(values, weights=weights))
-    error = math.sqrt(float((weights**2 * (values - mean) ** 2).sum())) / float(weights.sum())
-    return max(mean - 1.96 * error, 0.0), mean + 1.96 * error

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
 from lowchurn._checks import unknown_name
+from lowchurn._json import plain
 from lowchurn._model_files import Refused, hex_number, labels_to_plain, reading
 from lowchurn.estimator._archive import (
     is_archive,
@@ -52,7 +53,7 @@ def save(model: Any, path: str | Path, dial: bool | None = False) -> None:
     files: dict[str, bytes] = {}
     members = _members(files, "", served)
     files["estimator.skops"] = RowsLearner.save(_unfitted(model._estimator))["model.skops"]
-    parameters = _plain({name: getattr(model, name) for name in KEPT})
+    parameters = plain({name: getattr(model, name) for name in KEPT}, exact=True)
     if isinstance(model.random_state, int):
         parameters["random_state"] = model.random_state
     if isinstance(model.proper_score, str):
@@ -66,9 +67,11 @@ def save(model: Any, path: str | Path, dial: bool | None = False) -> None:
         "n_features_in": int(model.n_features_in_),
         "feature_names_in": list(map(str, getattr(model, "feature_names_in_", []))) or None,
         "parameters": parameters,
-        "selection": _plain(dataclasses.asdict(model.selection_)),
-        "frontier": [_plain(row) for row in model.frontier_.records()],
-        "certificate": None if model.certificate_ is None else _plain(dataclasses.asdict(model.certificate_)),
+        "selection": plain(dataclasses.asdict(model.selection_), exact=True),
+        "frontier": plain(model.frontier_.records(), exact=True),
+        "certificate": None
+        if model.certificate_ is None
+        else plain(dataclasses.asdict(model.certificate_), exact=True),
         "dial": _dial(model, files) if dial else None,
     }
     write_archive(path, about, files)
@@ -133,7 +136,7 @@ def _dial(model: Any, files: dict[str, bytes]) -> dict[str, Any]:
         "offers": [
             {
                 "weights": [[k, w.hex()] for k, w in offer.weights.items() if k in places or k == BASE],
-                "candidate": _plain(dataclasses.asdict(offer.candidate)),
+                "candidate": plain(dataclasses.asdict(offer.candidate), exact=True),
                 "cost": offer.cost.hex(),
             }
             for offer in offers
@@ -401,8 +404,3 @@ def _take(what: str, files: dict[str, bytes], folder: str, learner: str, trusted
     inside = {name.removeprefix(folder): data for name, data in files.items() if name.startswith(folder)}
     inside = {name: data for name, data in inside.items() if "/" not in name}  # a folder in it is of another model
     return model_from_files(learner, inside, trusted, what)
-
-
-def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of numpy as numbers of Python."""
-    return {k: v.item() if isinstance(v, np.generic) else v for k, v in record.items()}

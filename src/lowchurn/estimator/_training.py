@@ -14,8 +14,9 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from lowchurn._reading import one_line
-from lowchurn.estimator._frontier import Candidate, Frontier, mean_interval, share_interval
+from lowchurn._estimates import share_of_rows, weighted_mean
+from lowchurn._terminal import one_line
+from lowchurn.estimator._frontier import Candidate, Frontier
 from lowchurn.estimator._labels import positions, training_labels
 from lowchurn.estimator._production import WHO, align
 from lowchurn.estimator._split import Part, effective_rows, whole_numbers
@@ -137,6 +138,17 @@ class Ruler:
         accuracy = 1 - self.error(proba, base_alone)
         broken = float(np.average(base_right & ~right, weights=self.weights))
         fixed = float(np.average(right & ~base_right, weights=self.weights))
+        copies = whole_numbers(self.weights)
+
+        def share(hits: np.ndarray) -> tuple[float, float]:
+            found = share_of_rows(hits, self.weights, copies)
+            return found.low, found.high
+
+        if self.hard:
+            churn_interval = share(values == 1)
+        else:
+            mean = weighted_mean(values, self.weights)
+            churn_interval = mean.low, mean.high
         return dataclasses.replace(
             candidate,
             risk=self.risk(proba),
@@ -144,10 +156,10 @@ class Ruler:
             churn=churn,
             broken=broken,
             fixed=fixed,
-            accuracy_interval=share_interval(accuracy, self.weights),
-            churn_interval=share_interval(churn, self.weights) if self.hard else mean_interval(values, self.weights),
-            broken_interval=share_interval(broken, self.weights),
-            fixed_interval=share_interval(fixed, self.weights),
+            accuracy_interval=share(right),
+            churn_interval=churn_interval,
+            broken_interval=share(base_right & ~right),
+            fixed_interval=share(right & ~base_right),
             rows=effective_rows(self.weights),
         )
 

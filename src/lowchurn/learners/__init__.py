@@ -74,4 +74,4 @@ def blueprint(base: Any) -> Classifier:
     )
 
 
-__all__ = ["ALL", "Job", "Learner", "NetworkClassifier", "blueprint", "learner_for", "native_model"]
+__all__ = ["Job", "Learner", "NetworkClassifier", "learner_for", "native_model"]

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import array_api_compat
 import numpy as np
 from joblib import Parallel, delayed
 from sklearn.base import clone
@@ -217,19 +216,13 @@ class Learner(abc.ABC):
         raise NotImplementedError
 
 
-def average_weights(values: Sequence[Any], shares: Sequence[float]) -> Any:
-    """Return arrays (of numpy or torch) summed in shares, in double precision, of the dtype of the first.
-
-    It is exactly the one whose share is 1; of whole numbers, which are counters, the first.
-    """
-    xp = array_api_compat.array_namespace(*values)
-    exact = next((value for value, share in zip(values, shares, strict=True) if share == 1), None)
-    if exact is None and not xp.isdtype(values[0].dtype, "real floating"):
-        exact = values[0]
-    if exact is not None:
-        return xp.asarray(exact, copy=True)
-    total = sum(share * xp.astype(value, xp.float64) for value, share in zip(values, shares, strict=True))
-    return xp.astype(total, values[0].dtype)
+def average_weights(values: Sequence[np.ndarray], shares: Sequence[float]) -> np.ndarray:
+    """Return arrays summed in shares, in double precision, of the dtype of the first; exactly the one of share 1."""
+    for value, share in zip(values, shares, strict=True):
+        if share == 1:
+            return value.copy()
+    total = sum(share * value.astype(np.float64) for value, share in zip(values, shares, strict=True))
+    return np.asarray(total).astype(values[0].dtype)
 
 
 def _attempt(learner: Learner, X: Rows, job: Job, base: Any) -> tuple[Any, list[str]]:

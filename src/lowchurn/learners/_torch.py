@@ -22,7 +22,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from lowchurn._checks import check_number
 from lowchurn._model_files import Label, Refused, labels_from_plain, labels_to_plain, read_record, reading
 from lowchurn._types import ArrayLike, Rows
-from lowchurn.learners._learner import Job, Learner, average_weights, installed
+from lowchurn.learners._learner import Job, Learner, installed
 from lowchurn.strategies import Strategy, one_hot
 
 if TYPE_CHECKING:
@@ -286,23 +286,20 @@ class TorchLearner(Learner):
         ]
 
     def _task(self, job: Job, start: dict[str, Tensor] | None) -> Task:
-        from lowchurn.nets import Task
+        from lowchurn.nets._tasks import strategy_task
 
         labels = job.targets.argmax(axis=1) if job.labels is None else job.labels
         rows, held_out = self._split(labels, job)
-        return Task(
+        return strategy_task(
+            job.strategy,
             rows=rows,
             targets=job.targets[rows],
             validation=held_out,
             validation_targets=one_hot(labels[held_out], len(self.classes)),
             seed=0 if job.seed is None else job.seed,
-            start=start if job.base_share else None,
-            base_share=job.base_share,
-            weights=None if job.sample_weight is None else job.sample_weight[rows],
-            mixing=job.mixing,
-            coupling=job.coupling,
-            limit=job.strategy.limit,
+            base=start,
             pull=None if job.pull is None else job.pull[rows],
+            weights=None if job.sample_weight is None else job.sample_weight[rows],
         )
 
     def _split(self, labels: np.ndarray, job: Job) -> tuple[np.ndarray, np.ndarray]:
@@ -355,15 +352,14 @@ class TorchLearner(Learner):
 
     def average(self, models: Sequence[Any], shares: Sequence[float], X: Rows) -> NetworkClassifier:
         """Return a network with weights in shares; batch normalisation gets its statistics anew from the rows ``X``."""
-        states = [model.module_.state_dict() for model in models]
+        import torch
+
+        from lowchurn.nets._averages import average_states, renew_statistics
+
         first, module = models[0], copy.deepcopy(models[0].module_)
-        module.load_state_dict({name: average_weights([one[name] for one in states], shares) for name in states[0]})
+        module.load_state_dict(average_states([model.module_.state_dict() for model in models], shares))
         made = clone(self.estimator)._fitted(module.eval(), self.classes, first.n_features_in_, first.epochs_)
         if self.needs_rows(made) and not any(share == 1 for share in shares):
-            import torch
-
-            from lowchurn.nets._averages import renew_statistics
-
             rows = torch.from_numpy(shaped(self.estimator, np.asarray(X, dtype=np.float32)))
             renew_statistics(module, rows, self.estimator.batch_size)
             module.eval()

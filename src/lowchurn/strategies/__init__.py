@@ -3,6 +3,7 @@
 ``ALL`` lists the strategies; ``PAPER`` those of the paper, the first eight.
 """
 
+from lowchurn.strategies._all import ALL, PAPER, strategy_from
 from lowchurn.strategies._dial import DIAL, Interpolate, ServedMixture, Soup, TwoTeachers
 from lowchurn.strategies._field import Constrained, Dissonance, FocalDistill, LocalSmoothing
 from lowchurn.strategies._paper import (
@@ -15,57 +16,29 @@ from lowchurn.strategies._paper import (
     ShrinkPerturb,
     WarmStart,
 )
+from lowchurn.strategies._plan import Plan, Recipe, Training, plan, trainings
 from lowchurn.strategies._strategy import (
     STARTS,
     TENTHS,
     Blend,
     Group,
+    Parameter,
     Start,
     Strategy,
     decide,
     member_seed,
     one_hot,
     paper_grid,
-    trainings,
-)
-
-PAPER: tuple[type[Strategy], ...] = (
-    ColdStart,
-    WarmStart,
-    ShrinkPerturb,
-    Mixup,
-    LabelSmoothing,
-    CoDistill,
-    Anchor,
-    Distill,
-)
-ALL: tuple[type[Strategy], ...] = (
-    *PAPER,
-    Soup,
-    Interpolate,
-    TwoTeachers,
-    ServedMixture,
-    FocalDistill,
-    Dissonance,
-    Constrained,
-    LocalSmoothing,
 )
 
 __all__ = [
-    "ALL",
-    "DIAL",
-    "PAPER",
-    "STARTS",
-    "TENTHS",
     "Anchor",
-    "Blend",
     "CoDistill",
     "ColdStart",
     "Constrained",
     "Dissonance",
     "Distill",
     "FocalDistill",
-    "Group",
     "Interpolate",
     "LabelSmoothing",
     "LocalSmoothing",
@@ -73,13 +46,9 @@ __all__ = [
     "ServedMixture",
     "ShrinkPerturb",
     "Soup",
-    "Start",
     "Strategy",
     "TwoTeachers",
     "WarmStart",
-    "decide",
-    "member_seed",
-    "one_hot",
     "paper_grid",
-    "trainings",
+    "plan",
 ]

@@ -1,6 +1,6 @@
-"""What a strategy answers, and the two functions on labels that every strategy uses.
+"""What a strategy is, and the two functions on labels that every strategy uses.
 
-A strategy is a frozen dataclass with pure methods on arrays; it never sees a model or a framework. These answers
+A strategy is a frozen dataclass with pure methods on arrays; it never sees a model or a framework. These properties
 describe it, and an engine or learner needs no others. How a model is trained:
 
 - ``base_share``: weights start at ``base_share * base + (1 - base_share) * fresh``;
@@ -27,7 +27,6 @@ from array_api_compat import array_namespace, device
 
 from lowchurn._checks import (
     Array,
-    as_array,
     as_floats,
     check_choice,
     check_class_index,
@@ -35,8 +34,13 @@ from lowchurn._checks import (
     check_proba,
     unknown_name,
 )
+from lowchurn._display import setting_words
+from lowchurn.metrics import decide
 
 Start = Literal["cold", "warm"]
+Parameter = float | int | str
+Parameters = dict[str, Parameter]
+Grid = dict[str, tuple[float, ...]]
 STARTS = ("cold", "warm")
 TENTHS = tuple(round(0.1 * k, 1) for k in range(1, 10))
 
@@ -76,15 +80,23 @@ class Blend:
 class Strategy:
     """What all strategies share. By itself it would be a plain retrain; use :class:`ColdStart` for that.
 
-    Subclasses override what differs. ``grid`` holds the values that the paper tunes each parameter over;
+    Subclasses override what differs. ``grid`` contains the values that the paper tunes each parameter over;
     ``neutral`` the parameters at which the strategy is the same as :class:`ColdStart`, None if there are none;
-    ``rowwise`` says whether a row's target depends on that row alone.
+    ``rowwise`` is whether a row's target depends on that row alone; ``dial_parameter`` the parameter that is the
+    position on a dial toward the base, empty where there is none.
     """
 
     name: ClassVar[str] = ""
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {}
-    neutral: ClassVar[dict[str, Any] | None] = {}
+    grid: ClassVar[Grid] = {}
+    neutral: ClassVar[Parameters | None] = {}
     rowwise: ClassVar[bool] = True
+    dial_parameter: ClassVar[str] = ""
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters by name; with ``name`` they are the strategy as data (see :func:`strategy_from`)."""
+        values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {name: value.item() if isinstance(value, np.generic) else value for name, value in values}
 
     @property
     def base_share(self) -> float:
@@ -128,8 +140,8 @@ class Strategy:
 
     @property
     def setting(self) -> str:
-        """The parameters in words, such as ``lam=0.5, start=cold``."""
-        return ", ".join(f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self))
+        """The parameters in words, such as ``lam=0.5, start=cold``, for display only."""
+        return setting_words(self.parameters)
 
     def targets(self, onehot: Any, base_proba: Any = None) -> Array:
         """What each row aims at, shape (n, m).
@@ -221,35 +233,6 @@ def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
     return [cls(**dict(zip(tuned, values, strict=True)), **fixed) for values in itertools.product(*tuned.values())]
 
 
-def trainings(strategy: Strategy) -> list[tuple[Strategy, int]]:
-    """What has to be trained for a strategy: a strategy that trains one model, and which member of its group.
-
-    Strategies that share members (a soup and its dial, its served mixture, its students) share these entries. Teachers
-    come before their students.
-
-    Examples
-    --------
-    >>> from lowchurn.strategies import Distill, Soup, trainings
-    >>> trainings(Distill(0.5))
-    [(Distill(lam=0.5, start='cold'), 0)]
-    >>> trainings(Soup(members=2, toward_base=0.3))
-    [(WarmStart(), 0), (WarmStart(), 1)]
-    """
-    if strategy.blend is not None:
-        group = strategy.blend.group
-        found = [one for j in range(group.count) for one in _member(group.strategy, j)]
-    else:
-        found = _member(strategy, 0)
-    return list(dict.fromkeys(found))
-
-
-def _member(strategy: Strategy, j: int) -> list[tuple[Strategy, int]]:
-    before = (
-        [] if strategy.teachers is None else [(strategy.teachers.strategy, i) for i in range(strategy.teachers.count)]
-    )
-    return [*before, (strategy, j)]
-
-
 def member_seed(seed: int, member: int) -> int:
     """The seed of a member of a group; the first has the seed itself, as a strategy by itself would.
 
@@ -290,16 +273,3 @@ def one_hot(y: Any, classes: int, like: Array | None = None) -> Array:
     xp = array_namespace(y)
     columns = xp.arange(classes, device=device(y))
     return xp.astype(y[:, None] == columns[None, :], xp.float64 if like is None else like.dtype)
-
-
-def decide(proba: Any) -> Array:
-    """The class of the largest probability; the first of equals, as scikit-learn decides.
-
-    Examples
-    --------
-    >>> from lowchurn.strategies import decide
-    >>> decide([[0.5, 0.5], [0.7, 0.3]])
-    array([0, 0])
-    """
-    proba = as_array(proba)
-    return array_namespace(proba).argmax(proba, axis=1)

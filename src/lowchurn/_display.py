@@ -1,10 +1,16 @@
-"""Numbers in words: shares in percent, differences of shares in percentage points."""
+"""Numbers and settings in words: shares in percent, differences of shares in percentage points."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from lowchurn.audit._statistics import Estimate
+from lowchurn._estimates import Estimate
+
+
+def setting_words(parameters: Mapping[str, object]) -> str:
+    """The parameters of a strategy, such as ``lam=0.5, start=cold``."""
+    return ", ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def share_text(value: float, signed: bool = False, digits: int | None = None) -> str:
@@ -27,7 +33,7 @@ def _hundredfold(value: float, digits: int | None = None, sign: str = "") -> str
 
 
 def interval_text(estimate: Estimate, signed: bool = False) -> str:
-    """A share (or with ``signed`` a difference) and its interval, with digits enough to tell its ends apart."""
+    """A share (or with ``signed`` a difference) and its interval, with enough digits for its ends to differ."""
     if not estimate.defined:
         return "undefined"
     width = 100 * (estimate.high - estimate.low)
