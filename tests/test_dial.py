@@ -26,7 +26,7 @@ from lowchurn.estimator._inputs import Bar
 from lowchurn.estimator._policy import Offer, choose, spend
 from lowchurn.estimator._training import Terms, Trained
 from lowchurn.learners import Learner, NetworkClassifier, RowsLearner, TorchLearner, learner_for
-from lowchurn.learners._learner import Job, in_shares
+from lowchurn.learners._learner import Job, average_weights
 from lowchurn.metrics import dial_curves
 from lowchurn.strategies import (
     Constrained,
@@ -158,7 +158,9 @@ def test_layers_of_scikit_learns_network_are_averaged():
     made = RowsLearner(MLPClassifier((5,)), [0, 1]).average(models, [0.3, 0.7], None)
     for layer, one, other in zip(made.coefs_, models[0].coefs_, models[1].coefs_, strict=True):
         np.testing.assert_allclose(layer, 0.3 * one + 0.7 * other, rtol=1e-12)
-    np.testing.assert_array_equal(in_shares([np.float32([1.5]), np.float32([2.5])], [0.0, 1.0]), np.float32([2.5]))
+    np.testing.assert_array_equal(
+        average_weights([np.float32([1.5]), np.float32([2.5])], [0.0, 1.0]), np.float32([2.5])
+    )
 
 
 def test_served_mixtures_are_averaged_probabilities_and_deterministic():
@@ -395,7 +397,7 @@ def test_positions_between_the_aim_and_the_budget_are_the_second_choice():
 def test_a_learner_says_whether_its_weights_can_be_averaged():
     _, model = fitted("network")
     network = TorchLearner(NETWORK[-1], model.classes_)
-    assert network.cannot_average(model.base[-1]) == ""
+    assert network.cannot_average(model.base[-1]) is None
     assert "other layers" in TorchLearner(NetworkClassifier("fcn-7"), model.classes_).cannot_average(model.base[-1])
     assert "not a fitted LogisticRegression" in RowsLearner(LogisticRegression(), [0, 1]).cannot_average(FOREST)
     with pytest.raises(NotImplementedError):
@@ -456,7 +458,7 @@ def test_weights_that_mean_something_else_are_not_averaged():
         return nn.Sequential(nn.Linear(12, 8), activation, nn.Linear(8, 3))
 
     base = NetworkClassifier.wrap(network(nn.Tanh()), [0, 1, 2], 12)
-    assert TorchLearner(NetworkClassifier(network(nn.Tanh())), [0, 1, 2]).cannot_average(base) == ""
+    assert TorchLearner(NetworkClassifier(network(nn.Tanh())), [0, 1, 2]).cannot_average(base) is None
     assert "something else" in TorchLearner(NetworkClassifier(network(nn.ReLU())), [0, 1, 2]).cannot_average(base)
     old = SGDClassifier(loss="modified_huber").fit(X[OLD], Y[OLD])
     assert "loss is another one" in RowsLearner(SGDClassifier(loss="log_loss"), [0, 1, 2]).cannot_average(old)

@@ -10,7 +10,7 @@ from lightgbm import LGBMClassifier
 from xgboost import XGBClassifier
 
 from lowchurn.estimator._archive import model_from_files, model_to_files
-from lowchurn.learners._boosting import BoostedModel, Stage
+from lowchurn.learners._boosted import BoostedModel, Stage
 from lowchurn.learners._lightgbm import LightGBMModel
 from lowchurn.learners._trees import Damaged, check_lightgbm, check_xgboost, read_ubjson
 from lowchurn.learners._xgboost import XGBoostModel

@@ -25,9 +25,10 @@ from sklearn.pipeline import Pipeline
 from lowchurn._checks import ROUNDING, as_floats, as_labels, check_weightlike, clip_rounding, to_numpy
 from lowchurn._terminal import one_line
 from lowchurn.estimator._labels import GONE, WHO, codes, positions
-from lowchurn.learners import ALL, NATIVE_ENDINGS, native_model
-from lowchurn.learners._boosting import BoostedModel
+from lowchurn.learners import ALL, native_model
+from lowchurn.learners._boosted import BoostedModel
 from lowchurn.learners._learner import extra_missing
+from lowchurn.learners._native import NATIVE_ENDINGS
 from lowchurn.learners._torch import is_network
 
 BOOSTING = ("catboost", "lightgbm", "xgboost")

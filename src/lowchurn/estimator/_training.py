@@ -283,12 +283,12 @@ class Trials:
 
     @functools.cached_property
     def _cannot_average(self) -> str:
-        return self.learner.cannot_average(self.start[1])
+        return self.learner.cannot_average(self.start[1]) or ""
 
     def _cannot_train(self, strategy: Strategy) -> str:
         """Asked once for each: every position of a dial has the same members, and a network is made to look."""
         if strategy not in self._reasons:
-            self._reasons[strategy] = self.learner.cannot(strategy, self.start[1])
+            self._reasons[strategy] = self.learner.cannot(strategy, self.start[1]) or ""
         return self._reasons[strategy]
 
     def run(self, strategies: Iterable[Strategy]) -> None:

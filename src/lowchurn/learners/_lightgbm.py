@@ -6,8 +6,6 @@ the gradient of cross-entropy and the curvature that LightGBM itself uses for it
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,9 @@ import numpy as np
 from joblib import effective_n_jobs
 from sklearn.utils.validation import has_fit_parameter
 
-from lowchurn.learners._boosting import BoostedModel, BoostingLearner, Stage, first_given
-from lowchurn.learners._learner import extra_missing
+from lowchurn._types import Rows
+from lowchurn.learners._boosted import BoostedModel, Stage
+from lowchurn.learners._boosting import BoostingLearner, first_given, soft_objective
 from lowchurn.learners._trees import check_lightgbm, reading
 
 ROUNDS = (
@@ -42,7 +41,7 @@ NOT_NATIVE = {
 }
 PREDICTING = ("pred_early_stop", "start_iteration_predict", "num_iteration_predict")
 
-LEAST_CURVATURE = np.float32(1e-10)  # LightGBM guesses counts from curvature, and must not see zeros
+LEAST_CURVATURE = 1e-10  # LightGBM guesses counts from curvature, and must not see zeros
 # Without regularisation, which is LightGBM's default, the Newton step of a leaf has no bound where a model is nearly
 # certain of wrong classes; continued boosting starts there. LogitBoost (Friedman, Hastie, Tibshirani 2000) limits it
 # to 4.
@@ -52,50 +51,37 @@ LONGEST_STEP = 4.0
 class LightGBMModel(BoostedModel):
     """Boosters of LightGBM that add up."""
 
-    def stage_scores(self, stage: Stage, X: Any) -> np.ndarray:
-        return self._ask(stage, X, raw_score=True)
+    library = "lightgbm"
+    check = staticmethod(check_lightgbm)
 
-    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
-        return self._ask(stage, X)
-
-    def _ask(self, stage: Stage, X: Any, **options: Any) -> np.ndarray:
+    def ask(self, stage: Stage, X: Rows, raw: bool) -> np.ndarray:
         threads = {} if self.thread_count is None else {"num_threads": self.thread_count}
-        return np.asarray(stage.booster.predict(X, **options, **threads))
+        return np.asarray(stage.booster.predict(X, raw_score=raw, **threads))
 
     @staticmethod
     def booster_bytes(booster: Any) -> bytes:
         return str(booster.model_to_string()).encode()
 
     @staticmethod
-    def booster_from(data: bytes) -> Any:
-        return read_booster("load", "a stage of the model", data)
+    def parse(library: Any, data: bytes) -> Any:
+        return library.Booster(model_str=data.decode())
 
 
 class LightGBMLearner(BoostingLearner):
-    """LightGBM: native cross-entropy for two classes, a custom objective for more; continued boosting from a base.
-
-    Examples
-    --------
-    >>> from lowchurn.learners._lightgbm import LightGBMLearner
-    >>> LightGBMLearner.name
-    'lightgbm'
-    """
+    """LightGBM: native cross-entropy for two classes, a custom objective for more; continued boosting from a base."""
 
     name = "lightgbm"
     model = LightGBMModel
+    classifier = "LGBMClassifier"
+    endings = (".txt",)
     seeds = ("random_state", "seed", "random_seed")
     rounds_names = (*ROUNDS[1:], ROUNDS[0])  # the library's own names override the wrapper's
     rate_names = ("shrinkage_rate", "eta", "learning_rate")
     thread_names = (*THREADS[1:], THREADS[0])
 
     @classmethod
-    def handles(cls, estimator: Any) -> bool:
-        library = sys.modules.get("lightgbm")
-        return library is not None and isinstance(estimator, library.LGBMClassifier)
-
-    @classmethod
     def rounds_of(cls, base: Any) -> int | None:
-        best = getattr(base, "best_iteration_", None) if base.__sklearn_is_fitted__() else None
+        best = getattr(base, "best_iteration_", None) if cls.is_fitted(base) else None
         return int(best) if best and best < cls.rounds_in(base) else None
 
     @classmethod
@@ -108,7 +94,7 @@ class LightGBMLearner(BoostingLearner):
         changed = {name: 0 for name in STOPPING if name in given}
         return estimator.set_params(**changed, **{name: rounds for name in ROUNDS if name in given})
 
-    def fit_labels(self, estimator: Any, X: Any, y: np.ndarray, weight: Any, held_out: Any = None) -> Any:
+    def fit_labels(self, estimator: Any, X: Rows, y: np.ndarray, weight: Any, held_out: Any = None) -> Any:
         given = estimator.get_params()
         if isinstance(given["class_weight"], dict):  # by label, and y are the places of the labels
             places = {label: k for k, label in enumerate(self.classes.tolist())}
@@ -124,11 +110,12 @@ class LightGBMLearner(BoostingLearner):
         part["eval_sample_weight"] = None if weights is None else [weights]
         return estimator.fit(X, y, sample_weight=weight, **part)
 
-    def booster_in(self, fitted: Any) -> Any:
+    @classmethod
+    def booster_of(cls, fitted: Any) -> Any:
         return fitted.booster_
 
     def fit_soft(
-        self, estimator: Any, X: Any, targets: np.ndarray, weight: Any, scores: Any, *, continued: bool
+        self, estimator: Any, X: Rows, targets: np.ndarray, weight: Any, scores: Any, *, continued: bool
     ) -> Any:
         import lightgbm
 
@@ -138,7 +125,9 @@ class LightGBMLearner(BoostingLearner):
         many = len(self.classes) > 2
         if many:
             parameters["num_class"] = len(self.classes)
-            parameters["objective"] = soft_objective(targets, weight)
+            # LightGBM's own curvature for several classes is K / (K - 1) p (1 - p).
+            factor = len(self.classes) / (len(self.classes) - 1.0)
+            parameters["objective"] = soft_objective(targets, weight, factor, LEAST_CURVATURE, by_row=False)
         else:
             parameters["objective"] = "cross_entropy"
         data = lightgbm.Dataset(
@@ -169,24 +158,18 @@ class LightGBMLearner(BoostingLearner):
         return super().weights_of_classes(given, mass)
 
     @classmethod
-    def stages_of(cls, base: Any) -> LightGBMModel | None:
-        if not base.__sklearn_is_fitted__():
-            return None
+    def check_scores(cls, base: Any) -> None:
         if callable(base.objective):
             raise ValueError("it was trained with an objective of its own")
         if changed := [name for name in PREDICTING if base.get_params().get(name)]:
             raise ValueError(f"it predicts with {changed[0]}")
-        check_scores(base.booster_)
-        return LightGBMModel(
-            [Stage(base.booster_)], base.classes_, threads=first_given(base.get_params(), cls.thread_names)
-        )
+        check_objective(base.booster_)
 
     @classmethod
     def read_native(cls, who: str, path: Path, data: bytes) -> LightGBMModel:
-        name = repr(str(path))
-        booster = read_booster(who, name, data)
-        with reading(who, name):
-            check_scores(booster)
+        booster = cls.model.booster_from(data, who, repr(str(path)))
+        with reading(who, repr(str(path))):
+            check_objective(booster)
         return LightGBMModel([Stage(booster)], np.arange(max(booster.num_model_per_iteration(), 2)))
 
     @classmethod
@@ -231,18 +214,7 @@ PARAMETERS = {
 }
 
 
-def read_booster(who: str, name: str, data: bytes) -> Any:
-    """A booster from the text of its file."""
-    try:
-        import lightgbm
-    except ImportError:
-        raise extra_missing(who, "lightgbm", "boosting") from None
-    with reading(who, name):
-        check_lightgbm(data)
-        return lightgbm.Booster(model_str=data.decode())
-
-
-def check_scores(booster: Any) -> None:
+def check_objective(booster: Any) -> None:
     """Raise where probabilities are not the sigmoid or softmax of raw scores."""
     head = booster.model_to_string(num_iteration=1).partition("\n\n")[0].splitlines()
     objective = next((line.partition("=")[2] for line in head if line.startswith("objective=")), "")
@@ -251,34 +223,3 @@ def check_scores(booster: Any) -> None:
     if name not in ("binary", "cross_entropy", "multiclass") or scaled or "average_output" in head:
         kind = "random forest" if "average_output" in head else f"objective {objective or 'unknown'}"
         raise ValueError(f"its probabilities are not those of its scores ({kind})")
-
-
-def soft_objective(targets: np.ndarray, weight: np.ndarray | None) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Cross-entropy against soft targets: gradient ``p - t``, curvature ``K / (K - 1) p (1 - p)`` as in LightGBM.
-
-    LightGBM keeps scores class by class, so all work is on arrays of shape (classes, rows) in its own order, in single
-    precision, in place.
-    """
-    n, m = targets.shape
-    aims = np.ascontiguousarray(targets.T, dtype=np.float32)
-    factor = np.float32(m / (m - 1.0))
-    scale = None if weight is None else np.asarray(weight, dtype=np.float32)
-    p, slope, curve = (np.empty((m, n), dtype=np.float32) for _ in range(3))
-
-    def objective(scores: Any, _: Any) -> tuple[Any, Any]:
-        by_class = np.asarray(scores).reshape(-1, order="F").reshape(m, n)
-        np.copyto(p, by_class, casting="same_kind")
-        np.subtract(p, p.max(axis=0), out=p)
-        np.exp(p, out=p)
-        np.divide(p, p.sum(axis=0), out=p)
-        np.subtract(p, aims, out=slope)
-        np.subtract(1, p, out=curve)
-        np.multiply(curve, p, out=curve)
-        np.multiply(curve, factor, out=curve)
-        np.maximum(curve, LEAST_CURVATURE, out=curve)
-        if scale is not None:
-            np.multiply(slope, scale, out=slope)
-            np.multiply(curve, scale, out=curve)
-        return slope.reshape(-1), curve.reshape(-1)
-
-    return objective
