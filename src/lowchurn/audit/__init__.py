@@ -10,15 +10,4 @@ from lowchurn.audit._result import Audit
 from lowchurn.audit._review import plan_review, review_change
 from lowchurn.audit._summary import junit, markdown
 
-__all__ = [
-    "Audit",
-    "Estimate",
-    "Gate",
-    "Limits",
-    "Verdict",
-    "audit",
-    "junit",
-    "markdown",
-    "plan_review",
-    "review_change",
-]
+__all__ = ["Audit", "Gate", "Limits", "Verdict", "audit"]
