@@ -116,8 +116,8 @@ class Design:
             spread = (1 - d) ** 2 * fixed + (1 + d) ** 2 * broken + d**2 * (labelled - fixed - broken)
             variance, kish, units = spread / total**2, total**2 / labelled, math.inf
         else:
-            sizes, gained = tally.units["labelled"], tally.units["fixed"] - tally.units["broken"]
-            variance, kish, units = self._unit_variance(gained - d * sizes, sizes, total)
+            won, lost, sizes = (tally.units[kind] for kind in ("fixed", "broken", "labelled"))
+            variance, kish, units = self._unit_variance(won - lost - d * sizes, sizes, total)
         if units < 2:
             return Estimate(d, -1.0, 1.0, n, "one group: no interval", 0.0)
         return paired_difference(f, b, n, level, stats.effective_pairs(f, b, variance, kish, units, level))
