@@ -59,6 +59,7 @@ VECTORS = SVC().fit(X, MANY)
 NEAR = KNeighborsClassifier(algorithm="brute").fit(X, Y)
 BOOSTED = GradientBoostingClassifier(n_estimators=2, max_depth=1).fit(X, Y)
 SPLINES = SplineTransformer().fit(X)
+TREE = BOOSTED.estimators_[0, 0].tree_
 
 
 def with_attributes(model, **attributes):
@@ -88,6 +89,9 @@ def damaged_sparse():
         lambda: with_attributes(BOOSTED, estimators_=np.repeat(BOOSTED.estimators_, 500, axis=1)),
         lambda: with_attributes(SPLINES, bsplines_=[with_attributes(SPLINES.bsplines_[0], k=10**6)]),
         damaged_sparse,
+        # An attribute of another model does not hide what is checked.
+        lambda: with_attributes(VECTORS, support_vectors_=np.zeros((0, 3)), tree_=TREE),
+        lambda: with_attributes(NEAR, _y=NEAR._y[:2].copy(), tree_=TREE),
     ],
 )
 def test_arrays_that_do_not_belong_together_are_refused(model, tmp_path):

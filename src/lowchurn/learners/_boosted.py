@@ -10,7 +10,7 @@ import abc
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import joblib
 import numpy as np
@@ -31,13 +31,14 @@ from lowchurn.learners._learner import installed
 from lowchurn.learners._trees import reading
 
 WHOLE = "whole"  # the setting of a stage that is a model in production, which predicts to the last bit as it does there
+Booster: TypeAlias = Any  # of any library; they share no base class
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
     """A booster of the library and the settings that its rows are read with."""
 
-    booster: Any
+    booster: Booster
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -81,7 +82,7 @@ class BoostedModel(abc.ABC):
         self.thread_count = None if threads is None else joblib.effective_n_jobs(threads)
 
     @property
-    def boosters(self) -> list[Any]:
+    def boosters(self) -> list[Booster]:
         """The boosters of the stages."""
         return [stage.booster for stage in self.stages]
 
@@ -158,11 +159,11 @@ class BoostedModel(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def booster_bytes(booster: Any) -> bytes:
+    def booster_bytes(booster: Booster) -> bytes:
         """Return one booster in the library's own format."""
 
     @classmethod
-    def booster_from(cls, data: bytes, who: str = "load", name: str = "a stage of the model") -> Any:
+    def booster_from(cls, data: bytes, who: str = "load", name: str = "a stage of the model") -> Booster:
         """Read what :meth:`booster_bytes` wrote; ValueError where it is something else."""
         library = installed(who, cls.library, "boosting")
         with reading(who, name):
@@ -176,7 +177,7 @@ class BoostedModel(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def parse(library: Any, data: bytes) -> Any:
+    def parse(library: Any, data: bytes) -> Booster:
         """Return the booster in a file that was checked."""
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import joblib
 import numpy as np
@@ -19,11 +19,14 @@ from scipy.special import log_expit, logsumexp
 from sklearn.utils import _safe_indexing
 
 from lowchurn._types import ArrayLike, Classifier, Rows
-from lowchurn.learners._boosted import WHOLE, BoostedModel, Stage, plain_table
+from lowchurn.learners._boosted import WHOLE, BoostedModel, Booster, Stage, plain_table
 from lowchurn.learners._learner import Job, Learner, NothingToTrain, class_weights, kind_of, weighted_mass
 
 HELD_OUT = 10  # one row of so many finds the number of rounds, where an estimator stops early
 LOSS_ROWS = 1_500  # as many rows at most show whether boosting diverged; to score them costs time with many classes
+Estimator: TypeAlias = Any  # a classifier of any library, fitted or not; they share no base class
+Weights: TypeAlias = np.ndarray | None  # one per row
+Data: TypeAlias = tuple[Rows, np.ndarray, Weights]  # rows, their classes (or targets) and their weights
 
 
 class BoostingLearner(Learner):
@@ -43,7 +46,7 @@ class BoostingLearner(Learner):
     default_rounds: ClassVar[int] = 100
     starts_itself: ClassVar[bool] = False  # whether the library finds the shares of the classes by itself
 
-    def __init__(self, estimator: Classifier, classes: ArrayLike, base: Any = None) -> None:
+    def __init__(self, estimator: Classifier, classes: ArrayLike, base: Estimator = None) -> None:
         super().__init__(estimator, classes, base)
         self._base_rounds: tuple[int, ...] = ()  # at which the base stopped, and which it was to train
         self._base_rates: tuple[Any, ...] = ()  # its learning rate, in its parameters and in its blueprint
@@ -58,55 +61,55 @@ class BoostingLearner(Learner):
 
     @classmethod
     @abc.abstractmethod
-    def rounds_of(cls, base: Any) -> int | None:
+    def rounds_of(cls, base: Estimator) -> int | None:
         """Return the rounds with which a fitted estimator predicts, where it stopped early; otherwise None."""
 
     @classmethod
     @abc.abstractmethod
-    def stops_early(cls, estimator: Any) -> bool:
+    def stops_early(cls, estimator: Estimator) -> bool:
         """Whether the parameters of an estimator ask for early stopping, which needs rows for it in ``fit``."""
 
     @classmethod
     @abc.abstractmethod
-    def with_rounds(cls, estimator: Any, rounds: int) -> Any:
+    def with_rounds(cls, estimator: Estimator, rounds: int) -> Estimator:
         """Return an unfitted estimator with this number of rounds and without early stopping."""
 
     @classmethod
-    def settings_of(cls, estimator: Any) -> dict[str, Any]:
+    def settings_of(cls, estimator: Estimator) -> dict[str, Any]:
         """Return the settings of an estimator that its rows are read with, as plain data."""
         return {}
 
     @abc.abstractmethod
-    def fit_labels(self, estimator: Any, X: Rows, y: np.ndarray, weight: Any, held_out: Any = None) -> Any:
+    def fit_labels(self, estimator: Estimator, data: Data, held_out: Data | None = None) -> Estimator:
         """Train on classes 0 to m - 1 as the library does, and return the fitted estimator.
 
-        ``held_out`` are rows, classes and weights to stop early on.
+        ``held_out`` are rows to stop early on.
         """
 
     @abc.abstractmethod
-    def fit_soft(
-        self, estimator: Any, X: Rows, targets: np.ndarray, weight: Any, scores: Any, *, continued: bool
-    ) -> Any:
-        """Train a booster on targets, on top of scores of shape (n, columns); they are None only with
-        ``starts_itself``."""
+    def fit_soft(self, estimator: Estimator, data: Data, scores: np.ndarray | None, *, continued: bool) -> Booster:
+        """Train a booster on targets, on top of scores of shape (n, columns).
+
+        They are None only with ``starts_itself``.
+        """
 
     @classmethod
-    def is_fitted(cls, base: Any) -> bool:
+    def is_fitted(cls, base: Estimator) -> bool:
         return bool(base.__sklearn_is_fitted__())
 
     @classmethod
     @abc.abstractmethod
-    def booster_of(cls, fitted: Any) -> Any:
+    def booster_of(cls, fitted: Estimator) -> Booster:
         """Return the booster of a fitted estimator."""
 
     @classmethod
-    def predicting_booster(cls, base: Any) -> Any:
+    def predicting_booster(cls, base: Estimator) -> Booster:
         """Return the booster with which a base predicts."""
         return cls.booster_of(base)
 
     @classmethod
     @abc.abstractmethod
-    def check_scores(cls, base: Any) -> None:
+    def check_scores(cls, base: Estimator) -> None:
         """Raise ValueError with the reason where the probabilities of a base are not those of its raw scores."""
 
     @classmethod
@@ -122,7 +125,7 @@ class BoostingLearner(Learner):
         return library is not None and isinstance(estimator, getattr(library, cls.classifier))
 
     @classmethod
-    def stages_of(cls, base: Any) -> BoostedModel | None:
+    def stages_of(cls, base: Estimator) -> BoostedModel | None:
         """Return a fitted estimator of the library as stages; None where it is not fitted."""
         if not cls.is_fitted(base):
             return None
@@ -130,7 +133,7 @@ class BoostingLearner(Learner):
         stage = Stage(cls.predicting_booster(base), cls.settings_of(base))
         return cls.model([stage], base.classes_, threads=first_given(base.get_params(), cls.thread_names))
 
-    def fit(self, X: Rows, job: Job, base: Any = None) -> BoostedModel:
+    def fit(self, X: Rows, job: Job, base: Estimator = None) -> BoostedModel:
         X = plain_table(X)
         estimator = self.settled(X, job)
         before = self.stages(base) if job.base_share else None
@@ -138,7 +141,7 @@ class BoostingLearner(Learner):
         if before is None and job.hard:
             y = job.targets.argmax(axis=1)
             if len(np.unique(y)) == len(self.classes):
-                booster = self.booster_of(self.fit_labels(estimator, X, y, job.sample_weight))
+                booster = self.booster_of(self.fit_labels(estimator, (X, y, job.sample_weight)))
                 return self.model([Stage(booster, settings)], self.classes, None, threads)
         targets, weight = self.aims(job)
         if before is not None:
@@ -148,14 +151,14 @@ class BoostingLearner(Learner):
         else:
             start = log_shares(targets, weight)
             scores = np.broadcast_to(start, (len(targets), len(start)))
-        booster = self.fit_soft(estimator, X, targets, weight, scores, continued=before is not None)
+        booster = self.fit_soft(estimator, (X, targets, weight), scores, continued=before is not None)
         stages = [] if before is None else before.stages
         model = self.model([*stages, Stage(booster, settings)], self.classes, start, threads)
-        if before is not None:
-            self._refuse_divergence(model, X, targets, weight, scores)
+        if before is not None and scores is not None:
+            self._refuse_divergence(model, (X, targets, weight), scores)
         return model
 
-    def fit_many(self, X: Rows, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
+    def fit_many(self, X: Rows, jobs: Sequence[Job], base: Estimator = None, n_jobs: int | None = None) -> list[Any]:
         """Train all jobs; a number of rounds that is to be found is found before, once."""
         if jobs:
             try:
@@ -164,19 +167,19 @@ class BoostingLearner(Learner):
                 self._found_rounds.clear()
         return super().fit_many(X, jobs, base, n_jobs)
 
-    def settled(self, X: Rows, job: Job) -> Any:
+    def settled(self, X: Rows, job: Job) -> Estimator:
         """Return the estimator of a job with its seed, and with its number of rounds where it would stop early."""
         estimator = self.prepared(job)
         rounds = self._rounds(X, job, estimator)
         return estimator if rounds is None else self.with_rounds(estimator, rounds)
 
     @classmethod
-    def rounds_in(cls, estimator: Any) -> int:
+    def rounds_in(cls, estimator: Estimator) -> int:
         """Return the number of rounds in an estimator's parameters."""
         given = first_given(estimator.get_params(), cls.rounds_names)
         return cls.default_rounds if given is None else int(given)
 
-    def _rounds(self, X: Rows, job: Job, estimator: Any) -> int | None:
+    def _rounds(self, X: Rows, job: Job, estimator: Estimator) -> int | None:
         """Return the number of rounds, where it is not the estimator's own."""
         who, stops = type(estimator).__name__, self.stops_early(estimator)
         same_rate = first_given(estimator.get_params(), self.rate_names) in self._base_rates
@@ -200,20 +203,20 @@ class BoostingLearner(Learner):
         )
         return found
 
-    def _find_rounds(self, estimator: Any, X: Rows, labels: np.ndarray, weight: Any, seed: int) -> int | None:
+    def _find_rounds(self, estimator: Estimator, X: Rows, labels: np.ndarray, weight: Weights, seed: int) -> int | None:
         y = np.unique(labels, return_inverse=True)[1]
         train, held_out = stopping_rows(y, seed)
         if not len(held_out):
             return None
-        weights = [None if weight is None else weight[part] for part in (train, held_out)]
-        part = (_safe_indexing(X, held_out), y[held_out], weights[1])
-        fitted = self.fit_labels(estimator, _safe_indexing(X, train), y[train], weights[0], part)
+        parts: list[Data] = [
+            (_safe_indexing(X, rows), y[rows], None if weight is None else weight[rows]) for rows in (train, held_out)
+        ]
+        fitted = self.fit_labels(estimator, *parts)
         return self.rounds_of(fitted) or self.rounds_in(estimator)
 
-    def _refuse_divergence(
-        self, model: BoostedModel, X: Rows, targets: np.ndarray, weight: np.ndarray | None, scores: Any
-    ) -> None:
+    def _refuse_divergence(self, model: BoostedModel, data: Data, scores: np.ndarray) -> None:
         """Newton steps on scores where a wrong class is nearly certain can be without bound."""
+        X, targets, weight = data
         rows = np.arange(0, len(targets), 1 + len(targets) // LOSS_ROWS)
         part = targets[rows], None if weight is None else weight[rows]
         before = cross_entropy(np.asarray(scores)[rows], *part)
@@ -224,7 +227,7 @@ class BoostingLearner(Learner):
                 f"{after:.4g}. A smaller learning rate or stronger regularisation helps."
             )
 
-    def cannot_start(self, base_share: float, base: Any) -> str | None:
+    def cannot_start(self, base_share: float, base: Estimator) -> str | None:
         who = type(self.estimator).__name__
         try:
             found = self.stages(base)
@@ -240,13 +243,13 @@ class BoostingLearner(Learner):
             return f"{who} cannot continue boosting from the base: the classes differ."
         return None
 
-    def stages(self, base: Any) -> BoostedModel | None:
+    def stages(self, base: Estimator) -> BoostedModel | None:
         """Return a fitted model of the library as stages; None where it is something else."""
         if isinstance(base, self.model):
             return base
         return self.stages_of(base) if self.handles(base) else None
 
-    def aims(self, job: Job) -> tuple[np.ndarray, np.ndarray | None]:
+    def aims(self, job: Job) -> tuple[np.ndarray, Weights]:
         """Return targets that sum to one, and weights of rows: what a row's targets sum to is a weight."""
         targets = np.asarray(job.targets, dtype=float)
         by_class = self.weights_of_classes(self.estimator.get_params(), weighted_mass(targets, job.sample_weight))
@@ -271,11 +274,11 @@ class BoostingLearner(Learner):
         return by_class
 
     @classmethod
-    def has_blueprint(cls, base: Any) -> bool:
+    def has_blueprint(cls, base: Estimator) -> bool:
         return cls.handles(base) or isinstance(base, cls.model)
 
     @classmethod
-    def blueprint(cls, base: Any) -> Any:
+    def blueprint(cls, base: Estimator) -> Estimator:
         if isinstance(base, cls.model):
             return cls.blueprint_of_stages(base)
         rounds = cls.rounds_of(base)
@@ -283,7 +286,7 @@ class BoostingLearner(Learner):
         return made if rounds is None else cls.with_rounds(made, rounds)
 
     @classmethod
-    def blueprint_of_stages(cls, base: BoostedModel) -> Any:
+    def blueprint_of_stages(cls, base: BoostedModel) -> Estimator:
         """Return an unfitted estimator with the parameters in the native file of a model."""
         raise NothingToTrain(
             f"a model file of {cls.name} does not contain the parameters of its training.",
@@ -325,13 +328,13 @@ def stopping_rows(y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(order[~held_out]), np.sort(order[held_out])
 
 
-def log_shares(targets: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+def log_shares(targets: np.ndarray, weight: Weights) -> np.ndarray:
     """Return where boosting starts: the logarithm of the share of each class (log-odds for two classes)."""
     shares = np.clip(np.average(targets, axis=0, weights=weight), 1e-12, 1.0)
     return np.asarray(np.log(shares[1:]) - np.log(shares[:1]) if len(shares) == 2 else np.log(shares))
 
 
-def cross_entropy(raw: np.ndarray, targets: np.ndarray, weight: np.ndarray | None) -> float:
+def cross_entropy(raw: np.ndarray, targets: np.ndarray, weight: Weights) -> float:
     """Return the weighted mean log-loss of raw scores of shape (n, columns) against targets of shape (n, m)."""
     with np.errstate(invalid="ignore", over="ignore"):
         if raw.shape[1] == 1:
@@ -343,7 +346,7 @@ def cross_entropy(raw: np.ndarray, targets: np.ndarray, weight: np.ndarray | Non
 
 
 def soft_objective(
-    targets: np.ndarray, weight: np.ndarray | None, factor: float, least: float, by_row: bool
+    targets: np.ndarray, weight: Weights, factor: float, least: float, by_row: bool
 ) -> Callable[[np.ndarray, object], tuple[np.ndarray, np.ndarray]]:
     """Return cross-entropy against soft targets: gradient ``p - t``, curvature ``factor * p * (1 - p)``.
 

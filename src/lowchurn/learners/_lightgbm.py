@@ -7,7 +7,7 @@ the gradient of cross-entropy and the curvature that LightGBM itself uses for it
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -15,21 +15,15 @@ from sklearn.utils.validation import has_fit_parameter
 
 from lowchurn._types import Rows
 from lowchurn.learners._boosted import BoostedModel, Stage
-from lowchurn.learners._boosting import BoostingLearner, first_given, soft_objective
+from lowchurn.learners._boosting import BoostingLearner, Data, first_given, soft_objective
 from lowchurn.learners._trees import check_lightgbm, reading
 
+if TYPE_CHECKING:
+    from lightgbm import Booster, LGBMClassifier
+
 ROUNDS = (
-    "n_estimators",
-    "num_iterations",
-    "num_iteration",
-    "n_iter",
-    "num_tree",
-    "num_trees",
-    "num_round",
-    "num_rounds",
-    "nrounds",
-    "num_boost_round",
-    "max_iter",
+    *("n_estimators", "num_iterations", "num_iteration", "n_iter", "num_tree", "num_trees", "num_round", "num_rounds"),
+    *("nrounds", "num_boost_round", "max_iter"),
 )
 STOPPING = ("early_stopping_round", "early_stopping_rounds", "early_stopping", "n_iter_no_change")
 THREADS = ("n_jobs", "num_threads", "num_thread", "nthread", "nthreads")
@@ -59,11 +53,11 @@ class LightGBMModel(BoostedModel):
         return np.asarray(stage.booster.predict(X, raw_score=raw, **threads))
 
     @staticmethod
-    def booster_bytes(booster: Any) -> bytes:
+    def booster_bytes(booster: Booster) -> bytes:
         return str(booster.model_to_string()).encode()
 
     @staticmethod
-    def parse(library: Any, data: bytes) -> Any:
+    def parse(library: Any, data: bytes) -> Booster:
         return library.Booster(model_str=data.decode())
 
 
@@ -80,21 +74,22 @@ class LightGBMLearner(BoostingLearner):
     thread_names = (*THREADS[1:], THREADS[0])
 
     @classmethod
-    def rounds_of(cls, base: Any) -> int | None:
+    def rounds_of(cls, base: LGBMClassifier) -> int | None:
         best = getattr(base, "best_iteration_", None) if cls.is_fitted(base) else None
         return int(best) if best and best < cls.rounds_in(base) else None
 
     @classmethod
-    def stops_early(cls, estimator: Any) -> bool:
+    def stops_early(cls, estimator: LGBMClassifier) -> bool:
         return int(first_given(estimator.get_params(), STOPPING) or 0) > 0
 
     @classmethod
-    def with_rounds(cls, estimator: Any, rounds: int) -> Any:
+    def with_rounds(cls, estimator: LGBMClassifier, rounds: int) -> LGBMClassifier:
         given = estimator.get_params()
         changed = {name: 0 for name in STOPPING if name in given}
         return estimator.set_params(**changed, **{name: rounds for name in ROUNDS if name in given})
 
-    def fit_labels(self, estimator: Any, X: Rows, y: np.ndarray, weight: Any, held_out: Any = None) -> Any:
+    def fit_labels(self, estimator: LGBMClassifier, data: Data, held_out: Data | None = None) -> LGBMClassifier:
+        X, y, weight = data
         given = estimator.get_params()
         if isinstance(given["class_weight"], dict):  # by label, and y are the places of the labels
             places = {label: k for k, label in enumerate(self.classes.tolist())}
@@ -111,14 +106,14 @@ class LightGBMLearner(BoostingLearner):
         return estimator.fit(X, y, sample_weight=weight, **part)
 
     @classmethod
-    def booster_of(cls, fitted: Any) -> Any:
+    def booster_of(cls, fitted: LGBMClassifier) -> Booster:
         return fitted.booster_
 
-    def fit_soft(
-        self, estimator: Any, X: Rows, targets: np.ndarray, weight: Any, scores: Any, *, continued: bool
-    ) -> Any:
+    def fit_soft(self, estimator: LGBMClassifier, data: Data, scores: np.ndarray | None, *, continued: bool) -> Booster:
         import lightgbm
 
+        X, targets, weight = data
+        assert scores is not None
         parameters = self._parameters(estimator)
         if continued and not first_given(parameters, ("max_delta_step", "max_tree_output", "max_leaf_output")):
             parameters["max_delta_step"] = LONGEST_STEP
@@ -130,17 +125,17 @@ class LightGBMLearner(BoostingLearner):
             parameters["objective"] = soft_objective(targets, weight, factor, LEAST_CURVATURE, by_row=False)
         else:
             parameters["objective"] = "cross_entropy"
-        data = lightgbm.Dataset(
+        dataset = lightgbm.Dataset(
             X,
             label=np.zeros(len(targets), dtype=np.float32) if many else targets[:, 1],
             weight=None if many else weight,
             init_score=np.ravel(scores, order="F"),
             free_raw_data=True,
         )
-        booster = lightgbm.train(parameters, data, num_boost_round=self.rounds_in(estimator))
+        booster = lightgbm.train(parameters, dataset, num_boost_round=self.rounds_in(estimator))
         return booster.free_dataset()
 
-    def _parameters(self, estimator: Any) -> dict[str, Any]:
+    def _parameters(self, estimator: LGBMClassifier) -> dict[str, Any]:
         given = {k: v for k, v in estimator.get_params().items() if v is not None}
         parameters = {k: v for k, v in given.items() if k not in NOT_NATIVE}
         parameters["boosting"] = given.get("boosting_type", "gbdt")
@@ -158,7 +153,7 @@ class LightGBMLearner(BoostingLearner):
         return super().weights_of_classes(given, mass)
 
     @classmethod
-    def check_scores(cls, base: Any) -> None:
+    def check_scores(cls, base: LGBMClassifier) -> None:
         if callable(base.objective):
             raise ValueError("it was trained with an objective of its own")
         if changed := [name for name in PREDICTING if base.get_params().get(name)]:
@@ -173,7 +168,7 @@ class LightGBMLearner(BoostingLearner):
         return LightGBMModel([Stage(booster)], np.arange(max(booster.num_model_per_iteration(), 2)))
 
     @classmethod
-    def blueprint_of_stages(cls, base: BoostedModel) -> Any:
+    def blueprint_of_stages(cls, base: BoostedModel) -> LGBMClassifier:
         import lightgbm
 
         booster = base.boosters[-1]
@@ -185,36 +180,26 @@ class LightGBMLearner(BoostingLearner):
 
 
 # Parameters in a model file, and their names in LGBMClassifier.
-PARAMETERS = {
+RENAMED = {
     "boosting": "boosting_type",
-    "learning_rate": "learning_rate",
-    "num_leaves": "num_leaves",
-    "max_depth": "max_depth",
     "min_data_in_leaf": "min_child_samples",
     "min_sum_hessian_in_leaf": "min_child_weight",
     "bagging_fraction": "subsample",
     "bagging_freq": "subsample_freq",
     "feature_fraction": "colsample_bytree",
-    "feature_fraction_bynode": "feature_fraction_bynode",
     "lambda_l1": "reg_alpha",
     "lambda_l2": "reg_lambda",
     "min_gain_to_split": "min_split_gain",
-    "extra_trees": "extra_trees",
-    "linear_tree": "linear_tree",
-    "max_bin": "max_bin",
-    "max_delta_step": "max_delta_step",
-    "path_smooth": "path_smooth",
-    "drop_rate": "drop_rate",
-    "max_drop": "max_drop",
-    "skip_drop": "skip_drop",
-    "cat_smooth": "cat_smooth",
-    "cat_l2": "cat_l2",
     "seed": "random_state",
-    "verbosity": "verbosity",
 }
+SAME = (
+    *("learning_rate", "num_leaves", "max_depth", "feature_fraction_bynode", "extra_trees", "linear_tree", "max_bin"),
+    *("max_delta_step", "path_smooth", "drop_rate", "max_drop", "skip_drop", "cat_smooth", "cat_l2", "verbosity"),
+)
+PARAMETERS = RENAMED | dict(zip(SAME, SAME, strict=True))
 
 
-def check_objective(booster: Any) -> None:
+def check_objective(booster: Booster) -> None:
     """Raise where probabilities are not the sigmoid or softmax of raw scores."""
     head = booster.model_to_string(num_iteration=1).partition("\n\n")[0].splitlines()
     objective = next((line.partition("=")[2] for line in head if line.startswith("objective=")), "")

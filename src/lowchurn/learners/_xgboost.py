@@ -7,14 +7,17 @@ cross-entropy and the curvature that XGBoost itself uses for ``multi:softprob``.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from lowchurn._types import Rows
 from lowchurn.learners._boosted import BoostedModel, Stage, plain_table
-from lowchurn.learners._boosting import BoostingLearner, soft_objective
+from lowchurn.learners._boosting import BoostingLearner, Data, soft_objective
 from lowchurn.learners._trees import check_xgboost, reading
+
+if TYPE_CHECKING:
+    from xgboost import Booster, XGBClassifier
 
 OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")  # probabilities of raw scores, as we make them
 
@@ -65,11 +68,11 @@ class XGBoostModel(BoostedModel):
         return np.asarray(stage.booster.predict(data, output_margin=raw))
 
     @staticmethod
-    def booster_bytes(booster: Any) -> bytes:
+    def booster_bytes(booster: Booster) -> bytes:
         return bytes(booster.save_raw("ubj"))
 
     @staticmethod
-    def parse(library: Any, data: bytes) -> Any:
+    def parse(library: Any, data: bytes) -> Booster:
         booster = library.Booster()
         booster.load_model(bytearray(data))
         return booster
@@ -88,28 +91,28 @@ class XGBoostLearner(BoostingLearner):
     thread_names = ("n_jobs", "nthread")
 
     @classmethod
-    def blueprint(cls, base: Any) -> Any:
+    def blueprint(cls, base: XGBClassifier) -> XGBClassifier:
         made = super().blueprint(base)
         if made.objective in OBJECTIVES and "num_class" not in made.get_params():
             made.set_params(objective=OBJECTIVES[0])  # fit writes the one for the number of classes into it
         return made
 
     @classmethod
-    def rounds_of(cls, base: Any) -> int | None:
+    def rounds_of(cls, base: XGBClassifier) -> int | None:
         best = base.get_booster().attr("best_iteration") if cls.is_fitted(base) else None
         return None if best is None or base.booster == "gblinear" else int(best) + 1
 
     @classmethod
-    def stops_early(cls, estimator: Any) -> bool:
+    def stops_early(cls, estimator: XGBClassifier) -> bool:
         return bool(estimator.early_stopping_rounds) or len(_callbacks(estimator)) < len(estimator.callbacks or ())
 
     @classmethod
-    def with_rounds(cls, estimator: Any, rounds: int) -> Any:
+    def with_rounds(cls, estimator: XGBClassifier, rounds: int) -> XGBClassifier:
         callbacks = _callbacks(estimator) or None
         return estimator.set_params(n_estimators=rounds, early_stopping_rounds=None, callbacks=callbacks)
 
     @classmethod
-    def settings_of(cls, estimator: Any) -> dict[str, Any]:
+    def settings_of(cls, estimator: XGBClassifier) -> dict[str, Any]:
         missing = estimator.missing
         absent = missing is None or missing != missing
         types = estimator.feature_types
@@ -120,7 +123,8 @@ class XGBoostLearner(BoostingLearner):
             "booster": estimator.booster or "gbtree",
         }
 
-    def fit_labels(self, estimator: Any, X: Rows, y: np.ndarray, weight: Any, held_out: Any = None) -> Any:
+    def fit_labels(self, estimator: XGBClassifier, data: Data, held_out: Data | None = None) -> XGBClassifier:
+        X, y, weight = data
         if held_out is None:
             return estimator.fit(X, y, sample_weight=weight)
         for callback in estimator.callbacks or ():
@@ -131,21 +135,21 @@ class XGBoostLearner(BoostingLearner):
         return estimator.fit(X, y, sample_weight=weight, verbose=False, **stopping)
 
     @classmethod
-    def booster_of(cls, fitted: Any) -> Any:
+    def booster_of(cls, fitted: XGBClassifier) -> Booster:
         return fitted.get_booster()
 
-    def fit_soft(
-        self, estimator: Any, X: Rows, targets: np.ndarray, weight: Any, scores: Any, *, continued: bool
-    ) -> Any:
+    def fit_soft(self, estimator: XGBClassifier, data: Data, scores: np.ndarray | None, *, continued: bool) -> Booster:
         import xgboost
 
+        X, targets, weight = data
+        assert scores is not None
         parameters = {k: v for k, v in estimator.get_xgb_params().items() if v is not None}
         for name in ("objective", "eval_metric", "base_score", "num_class", "missing", "scale_pos_weight"):
             parameters.pop(name, None)
         many = len(self.classes) > 2
         binned = parameters.get("tree_method") in (None, "auto", "hist") and parameters.get("booster") != "gblinear"
         kind = xgboost.QuantileDMatrix if binned else xgboost.DMatrix
-        data = kind(
+        matrix = kind(
             X,
             label=None if many else targets[:, 1],
             weight=None if many else weight,
@@ -162,7 +166,7 @@ class XGBoostLearner(BoostingLearner):
         else:
             parameters["objective"] = "binary:logistic"
         rounds = int(estimator.get_num_boosting_rounds())
-        return xgboost.train(parameters, data, num_boost_round=rounds, obj=objective)
+        return xgboost.train(parameters, matrix, num_boost_round=rounds, obj=objective)
 
     @classmethod
     def read_native(cls, who: str, path: Path, data: bytes) -> BoostedModel | None:
@@ -178,20 +182,20 @@ class XGBoostLearner(BoostingLearner):
             return cls.stages_of(fitted)
 
     @classmethod
-    def check_scores(cls, base: Any) -> None:
+    def check_scores(cls, base: XGBClassifier) -> None:
         if callable(base.objective):
             raise ValueError("it was trained with an objective of its own")
         if base.objective not in OBJECTIVES:
             raise ValueError(f"its probabilities are not those of its scores (objective {base.objective})")
 
     @classmethod
-    def predicting_booster(cls, base: Any) -> Any:
+    def predicting_booster(cls, base: XGBClassifier) -> Booster:
         # A copy: the number of threads is set on it.
         rounds = cls.rounds_of(base)
         return base.get_booster().copy() if rounds is None else base.get_booster()[:rounds]
 
 
-def _callbacks(estimator: Any) -> list[Any]:
+def _callbacks(estimator: XGBClassifier) -> list[Any]:
     """Return the callbacks of an estimator without early stopping."""
     return [one for one in estimator.callbacks or () if not isinstance(one, _early_stopping())]
 
