@@ -11,9 +11,10 @@ from lowchurn._display import interval_text, share_text
 from lowchurn._estimates import Estimate
 from lowchurn._html import clean, render
 from lowchurn._terminal import printable
-from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Verdict
+from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Check, Verdict
 
 if TYPE_CHECKING:
+    from lowchurn.audit._inference import Slice
     from lowchurn.audit._result import Audit
     from lowchurn.audit._review import Review
 
@@ -62,7 +63,7 @@ def p_equals(p: float) -> str:
 
 
 def headline(audit: Audit, review: Review | None = None) -> str:
-    """One sentence that says what changed; accuracy comes from a review where rows lack labels, as in the gate."""
+    """One sentence about what changed; accuracy comes from a review where rows lack labels, as in the gate."""
     rows = f"{audit.rows.paired:,}"
     if audit.identical:
         what = "decisions and probabilities" if audit.moved is not None else "decisions"
@@ -94,15 +95,14 @@ def text(audit: Audit, review: Review | None = None) -> str:
     for name, words in SOFT:
         if name in audit.soft and audit.soft[name].defined:
             lines.append(f"  {words:<34} {number_text(audit.soft[name])}")
-    worst = [s for s in audit.slices if s.q_value <= 0.05]
-    for s in sorted(worst, key=lambda s: s.accuracy_change.value)[:5]:
-        lines.append(
-            f"  slice {s.name}: accuracy {interval_text(s.accuracy_change, signed=True)}, q{p_equals(s.q_value)}"
-        )
-    for s in audit.drivers[:5]:
-        lines.append(
-            f"  more flips than chance in {s.name}: {interval_text(s.churn)}, {s.lift:.1f} times the overall rate"
-        )
+    lines += [
+        f"  slice {s.name}: accuracy {interval_text(s.accuracy_change, signed=True)}, q{p_equals(s.q_value)}"
+        for s in _changed_slices(audit)[:5]
+    ]
+    lines += [
+        f"  more flips than chance in {s.name}: {interval_text(s.churn)}, {s.lift:.1f} times the overall rate"
+        for s in audit.drivers[:5]
+    ]
     lines += [f"  note: {note}" for note in audit.notes]
     return "\n".join(map(printable, lines))
 
@@ -113,6 +113,28 @@ def _cell(value: object) -> str:
     for mark in "\\`*_[]|~":
         escaped = escaped.replace(mark, f"\\{mark}")
     return printable(" ".join(escaped.split()))
+
+
+def _table(head: str, rows: list[str]) -> list[str]:
+    return [f"| {row} |" for row in (head, " | ".join("---" for _ in head.split(" | ")), *rows)]
+
+
+def _check_row(check: Check) -> str:
+    signed = check.name == "not_worse_than"
+    if check.name == "min_rows":
+        allowed, shown = f"{check.limit:,.0f}", f"{check.estimate.n:,}"
+    else:
+        allowed = share_text(-check.limit if signed else check.limit, signed)
+        shown = interval_text(check.estimate, signed)
+    for more, noun in ((check.more_rows, "rows"), (check.more_labels, "labels")):
+        if check.outcome == INCONCLUSIVE and math.isfinite(more):
+            shown += f"; about {more:,.0f} more {noun} needed"
+    return f"{check.outcome} | {_cell(check.where)} | `{check.name}` | {allowed} | {shown}"
+
+
+def _changed_slices(audit: Audit) -> list[Slice]:
+    """Slices whose accuracy changed (false-discovery rate of 5 %), the largest fall first."""
+    return sorted((s for s in audit.slices if s.q_value <= 0.05), key=lambda s: s.accuracy_change.value)
 
 
 def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None = None) -> str:
@@ -131,49 +153,21 @@ def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None
     level = f"{audit.confidence:.0%}"
     lines = [f"## Model audit{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit, review), ""]
     if verdict is not None:
-        lines += ["| verdict | where | limit | allowed | measured |", "| --- | --- | --- | --- | --- |"]
-        for check in verdict.checks:
-            signed = check.name == "not_worse_than"
-            counted = check.name == "min_rows"
-            allowed = f"{check.limit:,.0f}" if counted else share_text(-check.limit if signed else check.limit, signed)
-            shown = f"{check.estimate.n:,}" if counted else interval_text(check.estimate, signed)
-            for more, noun in ((check.more_rows, "rows"), (check.more_labels, "labels")):
-                if check.outcome == INCONCLUSIVE and math.isfinite(more):
-                    shown += f"; about {more:,.0f} more {noun} needed"
-            lines.append(f"| {check.outcome} | {_cell(check.where)} | `{check.name}` | {allowed} | {shown} |")
+        lines += _table("verdict | where | limit | allowed | measured", [_check_row(c) for c in verdict.checks])
         lines += ["", *(f"Not judged, too few rows: {_cell(name)}." for name in verdict.unjudged), ""]
-    lines += [f"| figure | value ({level} interval) | rows |", "| --- | --- | --- |"]
-    for name, words, signed in SHARES:
-        lines.append(f"| {words} | {interval_text(getattr(audit, name), signed)} | {getattr(audit, name).n:,} |")
-    lines += [
-        f"| {words} | {number_text(audit.soft[name])} | {audit.soft[name].n:,} |"
-        for name, words in SOFT
-        if name in audit.soft
+    rows = [f"{words} | {shown} | {estimate.n:,}" for words, estimate, shown in figures(audit)]
+    lines += _table(f"figure | value ({level} interval) | rows", rows)
+    rows = [
+        f"{_cell(s.name)} | {s.rows:,} | {interval_text(s.accuracy_change, True)} | {p_text(s.q_value)}"
+        for s in _changed_slices(audit)[:10]
     ]
-    worst = sorted((s for s in audit.slices if s.q_value <= 0.05), key=lambda s: s.accuracy_change.value)[:10]
-    if worst:
-        lines += [
-            "",
-            "Slices whose accuracy changed (false-discovery rate 5%):",
-            "",
-            "| slice | rows | change in accuracy | q |",
-            "| --- | --- | --- | --- |",
-        ]
-        lines += [
-            f"| {_cell(s.name)} | {s.rows:,} | {interval_text(s.accuracy_change, True)} | {p_text(s.q_value)} |"
-            for s in worst
-        ]
-    if audit.drivers:
-        lines += [
-            "",
-            "More flips than chance:",
-            "",
-            "| slice | rows | changed decisions | times the overall rate |",
-            "| --- | --- | --- | --- |",
-        ]
-        lines += [
-            f"| {_cell(s.name)} | {s.rows:,} | {interval_text(s.churn)} | {s.lift:.1f} |" for s in audit.drivers[:10]
-        ]
+    if rows:
+        lines += ["", "Slices whose accuracy changed (false-discovery rate 5%):", ""]
+        lines += _table("slice | rows | change in accuracy | q", rows)
+    rows = [f"{_cell(s.name)} | {s.rows:,} | {interval_text(s.churn)} | {s.lift:.1f}" for s in audit.drivers[:10]]
+    if rows:
+        lines += ["", "More flips than chance:", ""]
+        lines += _table("slice | rows | changed decisions | times the overall rate", rows)
     if review is not None:
         lines += ["", f"Review of the disagreements: {review}"]
     lines += ["", *(f"Note: {_cell(note)}" for note in audit.notes)]

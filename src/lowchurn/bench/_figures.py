@@ -10,7 +10,7 @@ import numpy as np
 
 from lowchurn._charts import SPARE, Axis, Chart, Key, Mark, Panel, Size, root_ticks, series_styles
 from lowchurn.bench._past_paper import along_the_dial
-from lowchurn.bench._store import Row
+from lowchurn.bench._segments import Row
 from lowchurn.bench._tables import METHODS, Averages, Table, averaged, place_order, variant_name
 from lowchurn.metrics import cost_curve, pareto_front
 
@@ -94,7 +94,7 @@ def pareto_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> li
     for place, where in _titles(found).items():
         settings = found[place]
         for method in METHODS:
-            some = [(s, a) for (name, s), a in settings.items() if name == method and a.trials]
+            some = [(s.words, a) for s, a in settings.items() if s.strategy == method and a.trials]
             if not some:
                 continue
             costs = np.array([(1 - a.accuracy, a.churn) for _, a in some])
