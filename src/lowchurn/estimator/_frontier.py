@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from scipy.stats import beta
+from lowchurn.strategies import setting_words
 
-from lowchurn.estimator._split import effective_rows
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAN = math.nan
 NO_INTERVAL = (math.nan, math.nan)
@@ -23,8 +23,14 @@ class Candidate:
 
     Attributes
     ----------
-    strategy, setting : str
-        How it was trained.
+    strategy : str
+        The name of the strategy that it was made by.
+    parameters : dict
+        The strategy's parameters, such as ``{"lam": 0.5, "start": "cold"}``.
+    dial : float
+        Where it lies between the new model (0) and the base (1); NaN for candidates that are not on a dial.
+    dial_parameter : str
+        The parameter that is the position on the dial; empty where there is none.
     risk : float
         Mean score (log-loss by default).
     accuracy, churn, broken : float
@@ -40,20 +46,23 @@ class Candidate:
         Time of its training, NaN where several were trained together.
     fixed : float
         Share of rows wrong in the base and right here.
-    dial : float
-        Where it stands between the new model (0) and the base (1); NaN for candidates that are not on a dial.
     rows : float
         Held-out rows that it was measured on; with unequal weights Kish's effective number of them.
+    setting, name : str
+        The parameters, and the strategy with them, for display.
 
     Examples
     --------
     >>> from lowchurn.estimator import Candidate
-    >>> Candidate("warm", "", status="skipped", reason="no such start").churn
-    nan
+    >>> skipped = Candidate("distill", {"lam": 0.5, "start": "warm"}, status="skipped", reason="no such start")
+    >>> skipped.name, skipped.churn
+    ('distill(lam=0.5, start=warm)', nan)
     """
 
     strategy: str
-    setting: str
+    parameters: dict[str, float | int | str] = field(default_factory=dict)
+    dial: float = NAN
+    dial_parameter: str = ""
     risk: float = NAN
     accuracy: float = NAN
     churn: float = NAN
@@ -64,14 +73,27 @@ class Candidate:
     reason: str = ""
     seconds: float = NAN
     fixed: float = NAN
-    dial: float = NAN
     broken_interval: tuple[float, float] = NO_INTERVAL
     fixed_interval: tuple[float, float] = NO_INTERVAL
     rows: float = NAN
 
     @property
+    def setting(self) -> str:
+        return setting_words(self.parameters)
+
+    @property
     def name(self) -> str:
-        return f"{self.strategy}({self.setting})" if self.setting else self.strategy
+        return f"{self.strategy}({self.setting})" if self.parameters else self.strategy
+
+    @property
+    def dial_key(self) -> tuple[object, ...]:
+        """What candidates on one dial share: the strategy and its parameters without the position."""
+        return self.strategy, *((k, v) for k, v in self.parameters.items() if k != self.dial_parameter)
+
+    def record(self) -> dict[str, Any]:
+        """The fields by name, and the setting for display."""
+        fields = dataclasses.asdict(self)
+        return {"strategy": fields.pop("strategy"), "parameters": fields.pop("parameters"), "setting": self.setting} | fields
 
 
 class Frontier(list[Candidate]):
@@ -80,20 +102,20 @@ class Frontier(list[Candidate]):
     Examples
     --------
     >>> from lowchurn.estimator import Candidate, Frontier
-    >>> Frontier([Candidate("cold", "", risk=0.31, accuracy=0.9, churn=0.08, broken=0.03)])
+    >>> Frontier([Candidate("cold", risk=0.31, accuracy=0.9, churn=0.08, broken=0.03)])
     strategy  setting  risk    accuracy  churn   broken  status   reason
     cold               0.3100  90.0%     0.0800  3.0%    trained
     """
 
     def records(self) -> list[dict[str, Any]]:
-        """One dict a candidate."""
-        return [dataclasses.asdict(candidate) for candidate in self]
+        """One dict per candidate: its fields, and its setting for display."""
+        return [candidate.record() for candidate in self]
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pd.DataFrame:
         """A data frame; needs pandas."""
         import pandas as pd
 
-        return pd.DataFrame(self.records(), columns=[f.name for f in dataclasses.fields(Candidate)])
+        return pd.DataFrame(self.records(), columns=list(Candidate("").record()))
 
     def plot(
         self,
@@ -124,8 +146,8 @@ class Frontier(list[Candidate]):
         Examples
         --------
         >>> from lowchurn.estimator import Candidate, Frontier
-        >>> frontier = Frontier([Candidate("cold", "", accuracy=0.9, churn=0.08)])
-        >>> frontier += [Candidate("soup", f"toward_base={a}", accuracy=0.9 - a / 50, churn=0.05 * (1 - a), dial=a)
+        >>> frontier = Frontier([Candidate("cold", accuracy=0.9, churn=0.08)])
+        >>> frontier += [Candidate("soup", {"toward_base": a}, a, "toward_base", accuracy=0.9 - a / 50, churn=0.05 - a / 20)
         ...              for a in (0.0, 0.5, 1.0)]
         >>> chart = frontier.plot(max_churn=0.03)
         >>> chart.to_dict()["title"]["text"]
@@ -204,19 +226,3 @@ class Selection:
             )
         many = "training" if self.trainings == 1 else "trainings"
         return " ".join([f"{' + '.join(parts)}: {self.rule}.{measured} {self.trainings} {many}.", *self.notes])
-
-
-def share_interval(share: float, weights: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a share; with unequal weights at Kish's effective number of rows."""
-    n = effective_rows(weights)
-    hits, tail = share * n, (1 - level) / 2
-    low = float(beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
-    return low, high
-
-
-def mean_interval(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Mean plus and minus 1.96 standard errors, for values that are not shares."""
-    mean = float(np.average(values, weights=weights))
-    error = math.sqrt(float((weights**2 * (values - mean) ** 2).sum())) / float(weights.sum())
-    return max(mean - 1.96 * error, 0.0), mean + 1.96 * error
