@@ -1,6 +1,7 @@
 """One battery over every strategy, then what is particular to each."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -19,21 +20,27 @@ from lowchurn.strategies import (
     Dissonance,
     Distill,
     FocalDistill,
+    Group,
     Interpolate,
     LabelSmoothing,
     LocalSmoothing,
     Mixup,
+    Plan,
+    Recipe,
     ServedMixture,
     ShrinkPerturb,
     Soup,
     Strategy,
+    Training,
     TwoTeachers,
     WarmStart,
     decide,
     member_seed,
     one_hot,
     paper_grid,
-    trainings,
+    plan,
+    setting_words,
+    strategy_from,
 )
 from lowchurn.theory import anchor_minimizer
 
@@ -72,6 +79,28 @@ def test_every_strategy_is_a_frozen_value(cls):
             setattr(strategy, field.name, 0)
     assert cls.name
     assert cls.__doc__
+
+
+@pytest.mark.parametrize("strategy", SETTINGS, ids=repr)
+def test_a_strategy_is_its_name_and_parameters(strategy):
+    assert strategy_from(strategy.name, strategy.parameters) == strategy
+    assert json.loads(json.dumps(strategy.parameters)) == strategy.parameters
+    assert strategy.setting == setting_words(strategy.parameters)
+    assert (strategy.dial is None) == (strategy.dial_parameter == "")
+    if strategy.dial_parameter:
+        elsewhere = {strategy.dial_parameter: 0.123}
+        assert strategy_from(strategy.name, strategy.parameters | elsewhere).dial in (0.123, 0.877)
+
+
+def test_strategies_from_data_are_checked():
+    assert Distill(np.float64(0.5)).parameters == {"lam": 0.5, "start": "cold"}
+    assert type(Distill(np.float64(0.5)).parameters["lam"]) is float
+    with pytest.raises(ValueError, match="strategy_from: .*'distil'. Did you mean 'distill'"):
+        strategy_from("distil")
+    with pytest.raises(ValueError, match=r"strategy_from\('distill'\): .*'lamb'. Did you mean 'lam'"):
+        strategy_from("distill", {"lamb": 0.5})
+    with pytest.raises(ValueError, match="Distill: lam must be in"):
+        strategy_from("distill", {"lam": "0.5"})
 
 
 @pytest.mark.parametrize("cls", strategies.ALL, ids=lambda cls: cls.__name__)
@@ -157,18 +186,77 @@ def test_distillation_is_linear_between_label_and_base(lam, other):
 
 
 def test_what_has_to_be_trained():
+    def trained(strategy):
+        return list(plan([strategy]).trainings)
+
     warm = WarmStart()
     eight = [(warm, j) for j in range(8)]
-    assert trainings(Distill(0.3)) == [(Distill(0.3), 0)]
+    assert trained(Distill(0.3)) == [(Distill(0.3), 0)]
     # Every setting of a dial, the served mixture and the teachers are made of the same trainings.
-    assert trainings(Soup(8, 0.4)) == trainings(Soup(8)) == trainings(ServedMixture(8, 0.3, "warm")) == eight
-    assert trainings(Interpolate(0.4)) == [(warm, 0)]
-    assert trainings(ServedMixture(2, 0.3)) == [(ColdStart(), 0), (ColdStart(), 1)]
+    assert trained(Soup(8, 0.4)) == trained(Soup(8)) == trained(ServedMixture(8, 0.3, "warm")) == eight
+    assert trained(Interpolate(0.4)) == [(warm, 0)]
+    assert trained(ServedMixture(2, 0.3)) == [(ColdStart(), 0), (ColdStart(), 1)]
     student = TwoTeachers(8, 0.5)
-    assert trainings(student) == [*eight, (student, 0)]
-    assert trainings(TwoTeachers(8, 0.5, students=3)) == [*eight, (student, 0), (student, 1), (student, 2)]
+    assert trained(student) == [*eight, (student, 0)]
+    assert trained(TwoTeachers(8, 0.5, students=3)) == [*eight, (student, 0), (student, 1), (student, 2)]
     with pytest.raises(ValueError, match="started apart"):
         TwoTeachers(students=2, start="cold")
+
+
+def brute_force(strategy: Strategy) -> tuple[list, object]:
+    """The trainings of one strategy in the order they are called for, and what is made, read off the strategy."""
+    called = []
+
+    def train(one, member):
+        taught = one.teachers and [train(one.teachers.strategy, j) for j in range(one.teachers.count)]
+        called.append((one, member))
+        return ("model", one, member, tuple(taught or ()))
+
+    blend = strategy.blend
+    if blend is None:
+        made = train(strategy, 0)
+    else:
+        made = (blend.of, tuple(train(blend.group.strategy, j) for j in range(blend.group.count)), blend.base)
+    return called, made
+
+
+def executed(made: Plan) -> dict[Strategy, object]:
+    """What comes out when a plan is carried out round by round."""
+    models: dict = {}
+    for some in made.rounds:
+        models |= {one: ("model", *one, tuple(models[teacher] for teacher in one.teachers)) for one in some}
+    return {
+        strategy: models[recipe.members[0]]
+        if recipe.of == "model"
+        else (recipe.of, tuple(models[one] for one in recipe.members), recipe.base_share)
+        for strategy, recipe in made.recipes.items()
+    }
+
+
+@given(st.lists(st.sampled_from([*SETTINGS, *paper_grid(TwoTeachers, students=3, members=2)]), max_size=20))
+def test_a_plan_against_the_strategies_one_by_one(some):
+    made = plan(some)
+    assert list(made.recipes) == list(dict.fromkeys(some))
+    assert executed(made) == {strategy: brute_force(strategy)[1] for strategy in some}
+    assert len(set(made.trainings)) == len(made.trainings)
+    assert set(made.trainings) == {one for strategy in some for one in brute_force(strategy)[0]}
+    for strategy, recipe in made.recipes.items():
+        assert list(recipe.trainings) == list(dict.fromkeys(brute_force(strategy)[0]))
+        assert set(recipe.teachers) == set(recipe.trainings) - set(recipe.members)
+
+
+def test_a_plan_trains_teachers_first_and_shares_members():
+    student = TwoTeachers(2, 0.5)
+    made = plan([student, Soup(2), Soup(3, 0.4), ColdStart()])
+    first = [(WarmStart(), 0), (WarmStart(), 1), (WarmStart(), 2), (ColdStart(), 0)]
+    assert [list(some) for some in made.rounds] == [first, [(student, 0)]]
+    assert made.recipes[Soup(3, 0.4)] == Recipe("weights", tuple(Training(WarmStart(), j) for j in range(3)), 0.4)
+    assert plan([]).trainings == ()
+
+    class Pupil(ColdStart):
+        teachers = Group(student, 1)
+
+    assert [len(some) for some in plan([Pupil()]).rounds] == [2, 1, 1]  # teachers may have teachers
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 50))

@@ -10,8 +10,8 @@ except ImportError as error:
 
 from lowchurn.nets import networks
 from lowchurn.nets._averages import average
-from lowchurn.nets._tasks import Task, strategy_tasks
+from lowchurn.nets._tasks import Task, strategy_task, strategy_tasks
 from lowchurn.nets._train import train
 from lowchurn.nets._trained import Trained, TrainingInterrupted
 
-__all__ = ["Task", "Trained", "TrainingInterrupted", "average", "networks", "strategy_tasks", "train"]
+__all__ = ["Task", "Trained", "TrainingInterrupted", "average", "networks", "strategy_task", "strategy_tasks", "train"]

@@ -139,22 +139,52 @@ def strategy_tasks(
             pull = strategy.pull(base_proba)
         if strategy.base_share and base is None:
             raise ValueError(f"strategy_tasks: {strategy!r} starts from the base's weights, but base is None.")
+        held_out = one_hot(y[np.asarray(validation)], classes)
         tasks.append(
-            Task(
+            strategy_task(
+                strategy,
                 rows=rows,
                 targets=targets,
                 validation=validation,
-                validation_targets=one_hot(y[np.asarray(validation)], classes),
+                validation_targets=held_out,
                 seed=seed,
-                start=base if strategy.base_share else None,
-                base_share=strategy.base_share,
-                mixing=strategy.mixing,
-                coupling=strategy.coupling,
-                limit=strategy.limit,
-                pull=None if strategy.limit is None else pull,
+                base=base,
+                pull=pull,
             )
         )
     return tasks
+
+
+def strategy_task(
+    strategy: Strategy,
+    *,
+    rows: Any,
+    targets: Any,
+    validation: Any,
+    validation_targets: Any,
+    seed: int,
+    base: tuple[Trained, int] | State | None = None,
+    pull: Any = None,
+    weights: Any = None,
+) -> Task:
+    """The task that trains one model by a strategy, whose targets (and pull, with a limit) are made already.
+
+    ``base`` and ``pull`` are used only where the strategy starts from the base or has a limit.
+    """
+    return Task(
+        rows=rows,
+        targets=targets,
+        validation=validation,
+        validation_targets=validation_targets,
+        seed=seed,
+        start=base if strategy.base_share else None,
+        base_share=strategy.base_share,
+        weights=weights,
+        mixing=strategy.mixing,
+        coupling=strategy.coupling,
+        limit=strategy.limit,
+        pull=None if strategy.limit is None else pull,
+    )
 
 
 def check_tasks(tasks: Sequence[Task], pool_rows: int, shapes: dict[str, tuple[int, ...]]) -> list[Task]:

@@ -3,6 +3,7 @@
 ``ALL`` lists the strategies; ``PAPER`` those of the paper, the first eight.
 """
 
+from lowchurn.strategies._all import ALL, PAPER, strategy_from
 from lowchurn.strategies._dial import DIAL, Interpolate, ServedMixture, Soup, TwoTeachers
 from lowchurn.strategies._field import Constrained, Dissonance, FocalDistill, LocalSmoothing
 from lowchurn.strategies._paper import (
@@ -15,6 +16,7 @@ from lowchurn.strategies._paper import (
     ShrinkPerturb,
     WarmStart,
 )
+from lowchurn.strategies._plan import Plan, Recipe, Training, plan, trainings
 from lowchurn.strategies._strategy import (
     STARTS,
     TENTHS,
@@ -26,29 +28,7 @@ from lowchurn.strategies._strategy import (
     member_seed,
     one_hot,
     paper_grid,
-    trainings,
-)
-
-PAPER: tuple[type[Strategy], ...] = (
-    ColdStart,
-    WarmStart,
-    ShrinkPerturb,
-    Mixup,
-    LabelSmoothing,
-    CoDistill,
-    Anchor,
-    Distill,
-)
-ALL: tuple[type[Strategy], ...] = (
-    *PAPER,
-    Soup,
-    Interpolate,
-    TwoTeachers,
-    ServedMixture,
-    FocalDistill,
-    Dissonance,
-    Constrained,
-    LocalSmoothing,
+    setting_words,
 )
 
 __all__ = [
@@ -70,16 +50,22 @@ __all__ = [
     "LabelSmoothing",
     "LocalSmoothing",
     "Mixup",
+    "Plan",
+    "Recipe",
     "ServedMixture",
     "ShrinkPerturb",
     "Soup",
     "Start",
     "Strategy",
+    "Training",
     "TwoTeachers",
     "WarmStart",
     "decide",
     "member_seed",
     "one_hot",
     "paper_grid",
+    "plan",
+    "setting_words",
+    "strategy_from",
     "trainings",
 ]

@@ -24,6 +24,7 @@ class _TowardBase(Strategy):
     toward_base: float  # not a field here, so that a strategy's own parameters come first
     grid: ClassVar[dict[str, tuple[float, ...]]] = {"toward_base": DIAL}
     neutral: ClassVar[dict[str, Any] | None] = None
+    dial_parameter: ClassVar[str] = "toward_base"
 
     def __post_init__(self) -> None:
         self._check_unit("toward_base")
@@ -129,6 +130,7 @@ class ServedMixture(Started):
     name: ClassVar[str] = "served-mix"
     grid: ClassVar[dict[str, tuple[float, ...]]] = {"lam": (*TENTHS, 1.0)}
     neutral: ClassVar[dict[str, Any] | None] = None
+    dial_parameter: ClassVar[str] = "lam"
 
     @property
     def blend(self) -> Blend:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +38,7 @@ from lowchurn._checks import (
 )
 
 Start = Literal["cold", "warm"]
+Parameter = float | int | str
 STARTS = ("cold", "warm")
 TENTHS = tuple(round(0.1 * k, 1) for k in range(1, 10))
 
@@ -78,13 +80,21 @@ class Strategy:
 
     Subclasses override what differs. ``grid`` holds the values that the paper tunes each parameter over;
     ``neutral`` the parameters at which the strategy is the same as :class:`ColdStart`, None if there are none;
-    ``rowwise`` says whether a row's target depends on that row alone.
+    ``rowwise`` is whether a row's target depends on that row alone; ``dial_parameter`` the parameter that is the
+    position on a dial toward the base, empty where there is none.
     """
 
     name: ClassVar[str] = ""
     grid: ClassVar[dict[str, tuple[float, ...]]] = {}
     neutral: ClassVar[dict[str, Any] | None] = {}
     rowwise: ClassVar[bool] = True
+    dial_parameter: ClassVar[str] = ""
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """The parameters by name; with ``name`` they are the strategy as data (see :func:`strategy_from`)."""
+        values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {name: value.item() if isinstance(value, np.generic) else value for name, value in values}
 
     @property
     def base_share(self) -> float:
@@ -128,8 +138,8 @@ class Strategy:
 
     @property
     def setting(self) -> str:
-        """The parameters in words, such as ``lam=0.5, start=cold``."""
-        return ", ".join(f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self))
+        """The parameters in words, such as ``lam=0.5, start=cold``, for display only."""
+        return setting_words(self.parameters)
 
     def targets(self, onehot: Any, base_proba: Any = None) -> Array:
         """What each row aims at, shape (n, m).
@@ -193,6 +203,11 @@ class Started(Strategy):
         return 1.0 if self.start == "warm" else 0.0
 
 
+def setting_words(parameters: Mapping[str, Parameter]) -> str:
+    """Parameters in words, such as ``lam=0.5, start=cold``, for display only."""
+    return ", ".join(f"{name}={value}" for name, value in parameters.items())
+
+
 def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
     """The settings of a strategy that the paper tunes over: 74 for its eight strategies together.
 
@@ -219,35 +234,6 @@ def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
             raise unknown_name(f"paper_grid({cls.__name__})", "parameter", name, known)
     tuned = {name: values for name, values in cls.grid.items() if name not in fixed}
     return [cls(**dict(zip(tuned, values, strict=True)), **fixed) for values in itertools.product(*tuned.values())]
-
-
-def trainings(strategy: Strategy) -> list[tuple[Strategy, int]]:
-    """What has to be trained for a strategy: a strategy that trains one model, and which member of its group.
-
-    Strategies that share members (a soup and its dial, its served mixture, its students) share these entries. Teachers
-    come before their students.
-
-    Examples
-    --------
-    >>> from lowchurn.strategies import Distill, Soup, trainings
-    >>> trainings(Distill(0.5))
-    [(Distill(lam=0.5, start='cold'), 0)]
-    >>> trainings(Soup(members=2, toward_base=0.3))
-    [(WarmStart(), 0), (WarmStart(), 1)]
-    """
-    if strategy.blend is not None:
-        group = strategy.blend.group
-        found = [one for j in range(group.count) for one in _member(group.strategy, j)]
-    else:
-        found = _member(strategy, 0)
-    return list(dict.fromkeys(found))
-
-
-def _member(strategy: Strategy, j: int) -> list[tuple[Strategy, int]]:
-    before = (
-        [] if strategy.teachers is None else [(strategy.teachers.strategy, i) for i in range(strategy.teachers.count)]
-    )
-    return [*before, (strategy, j)]
 
 
 def member_seed(seed: int, member: int) -> int:
