@@ -205,7 +205,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         base: Base | GivenBase | None = None
         if given:
             base = GivenBase(base_proba, base_classes, ids, len(index), self.classes_)
-        elif asked:
+        elif model is not None:
             base = Base(model, self.classes_, base_classes)
         elif self.max_churn is not None or self.confidence is not None:
             raise ValueError(
@@ -301,8 +301,10 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         nothing = dict.fromkeys(("risk", "accuracy", "churn", "broken"), np.nan)
         counts = rows.counts | {"train": int(rows.train.weights.sum())}
         self.certificate_, self._choices = None, None
-        self.selection_ = Selection({trials.plain.candidate.name: 1.0}, "plain retrain, there is no base", True, **nothing,
-                                    trainings=1, rows=counts, notes=trials.notes)  # fmt: skip
+        served = {trials.plain.candidate.name: 1.0}
+        self.selection_ = Selection(
+            served, "plain retrain, there is no base", True, **nothing, trainings=1, rows=counts, notes=trials.notes
+        )
         self._expose(Served(trials.plain.weights, self.classes_))
         return self
 

@@ -85,15 +85,14 @@ class Candidate:
     def name(self) -> str:
         return f"{self.strategy}({self.setting})" if self.parameters else self.strategy
 
-    @property
-    def dial_key(self) -> tuple[object, ...]:
-        """What candidates on one dial share: the strategy and its parameters without the position."""
-        return self.strategy, *((k, v) for k, v in self.parameters.items() if k != self.dial_parameter)
-
     def record(self) -> dict[str, Any]:
         """The fields by name, and the setting for display."""
         fields = dataclasses.asdict(self)
-        return {"strategy": fields.pop("strategy"), "parameters": fields.pop("parameters"), "setting": self.setting} | fields
+        return {
+            "strategy": fields.pop("strategy"),
+            "parameters": fields.pop("parameters"),
+            "setting": self.setting,
+        } | fields
 
 
 class Frontier(list[Candidate]):
@@ -147,8 +146,8 @@ class Frontier(list[Candidate]):
         --------
         >>> from lowchurn.estimator import Candidate, Frontier
         >>> frontier = Frontier([Candidate("cold", accuracy=0.9, churn=0.08)])
-        >>> frontier += [Candidate("soup", {"toward_base": a}, a, "toward_base", accuracy=0.9 - a / 50, churn=0.05 - a / 20)
-        ...              for a in (0.0, 0.5, 1.0)]
+        >>> for a in (0.0, 0.5, 1.0):
+        ...     frontier.append(Candidate("soup", {"toward_base": a}, a, "toward_base", accuracy=0.9, churn=0.05 * (1 - a)))
         >>> chart = frontier.plot(max_churn=0.03)
         >>> chart.to_dict()["title"]["text"]
         'Accuracy against churn'

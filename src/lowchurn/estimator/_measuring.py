@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -95,6 +96,7 @@ class Ruler:
         intervals = {name: share_of_rows(rows, self.weights, copies) for name, rows in hits.items()}
         hard = share_of_rows(changes > 0, self.weights, copies) if self.hard else None
         intervals["churn"] = weighted_mean(changes, self.weights) if hard is None else hard
+        values: dict[str, Any] = {f"{name}_interval": (found.low, found.high) for name, found in intervals.items()}
         return dataclasses.replace(
             candidate,
             risk=self.risk(proba),
@@ -103,7 +105,7 @@ class Ruler:
             broken=self.mean(hits["broken"]),
             fixed=self.mean(hits["fixed"]),
             rows=effective_rows(self.weights),
-            **{f"{name}_interval": (found.low, found.high) for name, found in intervals.items()},
+            **values,
         )
 
 
@@ -132,7 +134,7 @@ class Tried:
 
 
 class Trials:
-    """Strategies that are trained and measured one after the other; the plain retrain is what they are compared with."""
+    """Strategies, trained and measured one after the other; the plain retrain is what they are compared with."""
 
     def __init__(self, trainer: Trainer, ruler: Ruler | None, X_choose: Rows) -> None:
         self.trainer = trainer
@@ -175,28 +177,29 @@ class Trials:
         self.records += new
         return new
 
-    def _candidate(self, strategy: Strategy, **about: str) -> Candidate:
+    def _candidate(self, strategy: Strategy, reason: str = "", status: str = "trained") -> Candidate:
         return Candidate(
             strategy.name,
             strategy.parameters,
             dial=math.nan if strategy.dial is None else strategy.dial,
             dial_parameter=strategy.dial_parameter,
             seconds=self.trainer.seconds.get(Training(strategy), math.nan),
-            **about,
+            status=status,
+            reason=reason,
         )
 
     def _tried(self, strategy: Strategy, cannot: str) -> Tried:
         if cannot:
-            return Tried(self._candidate(strategy, status="skipped", reason=cannot))
+            return Tried(self._candidate(strategy, cannot, "skipped"))
         assert self.ruler is not None
         try:
             weights, left_out = self.trainer.made(plan([strategy]).recipes[strategy])
             proba = self.proba(weights)
             self._refuse_diverged(strategy, proba)
-            row = self.ruler.measure(self._candidate(strategy, reason=left_out), proba, base_alone(weights))
+            row = self.ruler.measure(self._candidate(strategy, left_out), proba, base_alone(weights))
         except Exception as error:
             reason = f"{type(error).__name__}: {one_line(error)}"
-            return Tried(self._candidate(strategy, status="failed", reason=reason))
+            return Tried(self._candidate(strategy, reason, "failed"))
         return Tried(row, weights, proba)
 
     def proba(self, weights: Weights) -> np.ndarray:
@@ -257,7 +260,7 @@ def check_base(base: Base | GivenBase, ruler: Ruler, classes: np.ndarray) -> Non
 
 
 def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, stacklevel: int) -> None:
-    """Warn of a base that most likely has seen the held-out rows, or does not get the rows that it gets in production."""
+    """Warn of a base that has most likely seen the held-out rows, or does not get what it gets in production."""
     ruler, plain = trials.ruler, trials.plain.proba
     assert ruler is not None
     assert plain is not None

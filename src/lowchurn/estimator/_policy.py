@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from lowchurn.estimator._production import Base
 from lowchurn.estimator._serving import OnDial, Part, Weights, base_alone, weighted
 from lowchurn.estimator._split import whole_numbers
 from lowchurn.estimator._to_try import aim_below
+from lowchurn.metrics import dial_key
 from lowchurn.selection import Certificate, InfeasibleBudget, certify, combine, select_single
 
 LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a prediction and changes nothing
@@ -103,7 +104,7 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, base: Base | No
             continue
         weights = np.where(mixture.weights < LEAST_WEIGHT, 0.0, mixture.weights)
         weights /= weights.sum()
-        served: Weights = {}
+        served: dict[Part, float] = {}
         for (parts, _), weight in zip(members, weights, strict=True):
             for part, share in parts.items() if weight > 0 else ():
                 served[part] = served.get(part, 0.0) + float(weight) * share
@@ -163,13 +164,13 @@ def spend(offers: Sequence[Offer], terms: Terms) -> list[Offer]:
     on the new model: "no worse" is within one standard error of the paired difference for hard churn, whose decisions
     change along the dial one by one, and exactly for soft churn, whose score is smooth.
     """
-    dials: dict[tuple[object, ...], list[Offer]] = {}
+    dials: dict[Hashable, list[Offer]] = {}
     kept = []
     for offer in offers:
         if math.isnan(offer.candidate.dial):
             kept.append(offer)
         else:
-            dials.setdefault(offer.candidate.dial_key, []).append(offer)
+            dials.setdefault(dial_key(offer.candidate), []).append(offer)
     for some in dials.values():
         best = min(some, key=lambda offer: (offer.cost, -offer.churn))
         noise = {id(o): math.sqrt(abs(o.churn - best.churn) / terms.rows) if terms.hard else 0.0 for o in some}

@@ -84,9 +84,10 @@ class Base:
 
     def _ask(self, first: str, second: str, X: Rows) -> Any:
         """What the production object itself returns, by the first of two methods that it has."""
-        ask = self.model if callable_only(self.model) else getattr(self.model, first, None)
+        has = [getattr(self.model, name) for name in (first, second) if hasattr(self.model, name)]
+        ask: Callable[[Rows], Any] = self.model if callable_only(self.model) else has[0]
         try:
-            given = (getattr(self.model, second) if ask is None else ask)(own_features(self.model, X))
+            given = ask(own_features(self.model, X))
         except NotFittedError as error:
             raise ValueError(
                 f"{WHO}: the base must be fitted, and it is not ({one_line(error)}). Fit it first."
@@ -150,7 +151,7 @@ def callable_only(model: Any) -> bool:
 
 
 def find_base(base: Any, load: Callable[[Path], Any], classes: ArrayLike | None = None) -> Any:
-    """The production object behind ``base``: a path is read (``load`` reads saved models), all else is returned as it is.
+    """The production object behind ``base``: a path is read (saved models by ``load``), all else is returned as it is.
 
     ``classes`` are the labels in the order of the outputs of a native file that contains none.
     """
@@ -187,7 +188,7 @@ def _answers(model: Any) -> bool:
 
 
 def feature_names(model: Any, columns: Any = None) -> list[str] | None:
-    """The names of the columns that a model was fitted on, spelled as the ``columns`` at hand; None where it has none."""
+    """The columns that a model was fitted on, spelled as the ``columns`` at hand; None where it has no names."""
     names = getattr(model, "feature_names_in_", None)
     if names is None and type(model).__module__.startswith("catboost"):
         names = getattr(model, "feature_names_", None)  # CatBoost's own attribute
@@ -385,7 +386,7 @@ class OnnxModel:
         return proba if labels is None else labels
 
     def predict_proba(self, X: Any) -> Any:
-        """The file's probabilities, in ``classes_`` the names of the classes where it has them; its labels where it has none."""
+        """The file's probabilities (the names of the classes go to ``classes_``); its labels where it has none."""
         labels, proba = self._outputs(X)
         return labels if proba is None else proba
 

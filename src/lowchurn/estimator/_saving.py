@@ -120,11 +120,9 @@ def saved_form(model: Any) -> BehindPreprocessing:
     found = None if callable_only(model) else unwrap(model)
     if found is not None and (found is model or hasattr(model, "_served")):
         return found
-    for learner in ALL if found is not None else ():
-        with contextlib.suppress(Exception):  # unfitted, or with an objective of its own
-            native = learner.as_served(found.model)
-            if native is not None:
-                return BehindPreprocessing(found.preprocessing, native, getattr(model, "feature_names_in_", None))
+    native = None if found is None else _native(found.model)
+    if found is not None and native is not None:
+        return BehindPreprocessing(found.preprocessing, native, getattr(model, "feature_names_in_", None))
     if isinstance(model, Pipeline) and _has_own_files(model[-1]):  # the names of its columns are written as well
         return BehindPreprocessing(model[:-1], model[-1], getattr(model, "feature_names_in_", None))
     if not isinstance(model, BaseEstimator) and not _has_own_files(model):
@@ -133,6 +131,15 @@ def saved_form(model: Any) -> BehindPreprocessing:
             "file. Raise max_churn=, so that a trained model keeps it alone, or give the base as one fitted estimator."
         )
     return BehindPreprocessing(None, model)
+
+
+def _native(model: Any) -> Any:
+    """A model in the form in which its learner saves it; None where there is none."""
+    for learner in ALL:
+        with contextlib.suppress(Exception):  # unfitted, or with an objective of its own
+            if (native := learner.as_served(model)) is not None:
+                return native
+    return None
 
 
 def _has_own_files(model: Any) -> bool:
@@ -255,7 +262,7 @@ class Reader:
             raise Refused(f"load: the preprocessing of {what} must transform rows, a {type(transform).__name__}.")
         takes = None
         with contextlib.suppress(Exception):  # not every model has them
-            takes = (part.model if transform is None else transform).n_features_in_
+            takes = getattr(part.model if transform is None else transform, "n_features_in_", None)
         if isinstance(takes, int) and self.features is not None and takes != self.features:
             raise Refused(f"load: {what} takes {takes} features, the file has {self.features}.")
         return Member(name, part, self.classes)

@@ -61,15 +61,15 @@ class OnDial:
 
 
 Part: TypeAlias = Member | OnDial | Base
-Weights: TypeAlias = dict[Part, float]  # of the models that answer together, in the order in which they are summed
+Weights: TypeAlias = Mapping[Part, float]  # of the models that answer together, in the order in which they are summed
 
 
-def base_alone(weights: Mapping[Part, float]) -> bool:
+def base_alone(weights: Weights) -> bool:
     """Whether the base alone is served, which then decides as it does in production."""
     return len(weights) == 1 and isinstance(next(iter(weights)), Base)
 
 
-def weighted(each: Mapping[Part, np.ndarray], weights: Mapping[Part, float]) -> np.ndarray:
+def weighted(each: Mapping[Part, np.ndarray], weights: Weights) -> np.ndarray:
     """Probabilities of models, summed with their weights in the order in which they were measured."""
     if len(weights) == 1:
         return each[next(iter(weights))]
@@ -79,23 +79,24 @@ def weighted(each: Mapping[Part, np.ndarray], weights: Mapping[Part, float]) -> 
 class Served:
     """What is served: models and their weights, those of a dial made once."""
 
-    def __init__(self, weights: Mapping[Part, float], classes: np.ndarray) -> None:
-        self.weights: dict[Member | Base, float] = {part.made(): weight for part, weight in weights.items()}
+    def __init__(self, weights: Weights, classes: np.ndarray) -> None:
+        self.weights: dict[Part, float] = {part.made(): weight for part, weight in weights.items()}
         self.classes = classes
 
     @property
     def single(self) -> BehindPreprocessing | None:
         """The one trained model that is served, where there is one."""
         (first, *more) = self.weights
-        return None if more or isinstance(first, Base) else first.model
+        return first.model if not more and isinstance(first, Member) else None
 
     def proba(self, X: Rows) -> np.ndarray:
         return weighted({part: part.proba(X) for part in self.weights}, self.weights)
 
     def decisions(self, X: Rows) -> np.ndarray:
         """The likeliest class of each row as an index; where the base alone is served, what it decides itself."""
-        if base_alone(self.weights):
+        (first, *more) = self.weights
+        if isinstance(first, Base) and not more:
             # These need not be those of its largest probability.
-            decided = np.asarray(next(iter(self.weights)).decisions(X))
+            decided = first.decisions(X)
             return decided if (decided >= 0).all() else np.where(decided >= 0, decided, self.proba(X).argmax(axis=1))
         return self.proba(X).argmax(axis=1)

@@ -22,7 +22,7 @@ from sklearn.utils.validation import assert_all_finite
 from lowchurn._types import Classifier, Model, Rows
 from lowchurn.estimator._labels import WHO, training_labels
 from lowchurn.estimator._production import Asked, Base, GivenBase
-from lowchurn.estimator._serving import Member, OnDial, Weights
+from lowchurn.estimator._serving import Member, OnDial, Part, Weights
 from lowchurn.estimator._split import whole_numbers
 from lowchurn.learners import ALL, Job, Learner, blueprint, learner_for
 from lowchurn.learners._learner import NothingToTrain
@@ -223,7 +223,7 @@ class Trainer:
         return self.can.start.rows(self.data.X)
 
     def run(self, wanted: Plan) -> None:
-        """Train what a plan contains and is not trained yet: teachers before their students, cold before warm starts."""
+        """Train what a plan contains and is not trained yet: teachers first, and cold starts before warm ones."""
         for some in wanted.rounds:
             for warm in (False, True):
                 group = [one for one in some if one not in self.results and (one.strategy.base_share > 0) == warm]
@@ -291,7 +291,7 @@ class Trainer:
             return {base: 1.0}, "; ".join(lost)
         if recipe.of == "weights":
             return {self._averaged(tuple(good), share): 1.0}, "; ".join(lost)
-        served: Weights = {one: (1 - share) / len(good) for one in good}
+        served: dict[Part, float] = {one: (1 - share) / len(good) for one in good}
         return served | ({base: share} if share and isinstance(base, Base) else {}), "; ".join(lost)
 
     def _lost(self, group: Sequence[Training], what: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import warnings
@@ -14,9 +15,9 @@ import numpy as np
 
 from lowchurn._checks import check_choice
 from lowchurn._files import PathLike, check_outputs, scratch_folder, write_files
-from lowchurn.estimator import LowChurnClassifier
+from lowchurn.estimator import LowChurnClassifier, load
 from lowchurn.estimator._production import find_base
-from lowchurn.estimator._saving import load, save
+from lowchurn.estimator._saving import write_model
 from lowchurn.retrain._columns import Chosen, choose_columns, feature_names, listed, text_columns
 from lowchurn.retrain._estimators import SAY_WHAT, choose_estimator
 from lowchurn.retrain._labels import classes_from_text
@@ -116,7 +117,7 @@ def retrain_files(
     names = None
     if base_classes is not None:
         names = classes_from_text(f"{WHO}: base_classes", list(base_classes), np.unique(rows.classes(target)))
-    production = None if base is None else find_base(base, trusted or (), names)
+    production = None if base is None else find_base(base, functools.partial(load, trusted=trusted or ()), names)
     named = feature_names(production, rows.names) or ()
     index = [n for n in rows.index if n not in {*roles, *drop, *named} and not all_columns]
     free = [n for n in rows.names if n not in {*roles, *drop, *index}]
@@ -191,7 +192,7 @@ def dial_file(
         raise ValueError(
             f"dial: {str(path)!r} must hold a retrained model with its dial, got a {type(found).__name__}."
         )
-    if getattr(found, "_desk", None) is None:
+    if not found.has_dial:
         raise ValueError(
             f"dial: there is no dial here, in {str(path)!r}. Retrain with a base and strategies='dial' or "
             "strategies='auto'."
@@ -213,7 +214,7 @@ def _write(
     files: dict[PathLike, bytes | str] = {}
     if written:
         with scratch_folder() as folder:
-            save(model, folder / "model", dial=None)
+            write_model(model, folder / "model", dial=None)
             files[out] = (folder / "model").read_bytes()
     if report is not None:
         files[report] = report_json(model, **sources, out=out if written else None, chosen=chosen)
