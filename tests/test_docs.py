@@ -38,7 +38,8 @@ def public_objects():
         if info.name.startswith("_") or info.name in {"checks", "cli"}:
             continue
         module = importlib.import_module(f"lowchurn.{info.name}")
-        for name, value in vars(module).items():
+        for name in getattr(module, "__all__", vars(module)):
+            value = getattr(module, name)
             ours = getattr(value, "__module__", "").startswith(module.__name__)
             if not name.startswith("_") and ours and (inspect.isclass(value) or inspect.isfunction(value)):
                 yield pytest.param(value, id=f"{info.name}.{name}")

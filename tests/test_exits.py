@@ -10,7 +10,7 @@ import warnings
 import pytest
 import typer
 
-from lowchurn._exits import one_line, run_command
+from lowchurn._exits import run_command
 
 
 class LightGBMError(Exception):
@@ -124,10 +124,6 @@ def test_values_cannot_move_the_cursor_or_forge_a_line(capsys):
     assert "\nPASS" not in shown
     assert "[bold]" in shown
     assert ":smile:" in shown
-
-
-def test_one_line():
-    assert one_line("  a\n\n   b\r\nc  ") == "a b c"
 
 
 def test_warnings_are_one_plain_line(capsys):

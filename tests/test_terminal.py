@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowchurn._options import as_options, option_names
-from lowchurn._terminal import printable
+from lowchurn._terminal import one_line, printable
 
 NAMES = {
     "on_mismatch": "--on-mismatch",
@@ -73,3 +73,9 @@ def test_the_names_come_from_the_command():
     names = option_names(typer.main.get_command(app).commands["audit"])
     assert (names["classes"], names["on_mismatch"]) == ("--class", "--on-mismatch")
     assert "old" not in names
+
+
+def test_one_line():
+    assert one_line("  a\n\n   b\r\nc.  ", whole=True) == "a b c."
+    assert one_line(ValueError("line 1\n  line \x1b[31m2.")) == r"line 1 line \x1b[31m2"
+    assert one_line("x" * 301) == "x" * 300 + " ..."

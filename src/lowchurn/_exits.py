@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import sys
 import threading
@@ -22,7 +21,7 @@ import typer
 from rich.console import Console
 
 from lowchurn._options import as_options, option_names
-from lowchurn._terminal import printable
+from lowchurn._terminal import one_line, printable
 
 BAD_INPUT = 2
 INTERNAL_ERROR = 4
@@ -110,19 +109,7 @@ def tell(kind: str, text: object, style: str = "") -> None:
     console = Console(stderr=True)
     with contextlib.suppress(OSError, ValueError, SystemExit):  # nobody reads it
         console.print(f"{kind}:", style=style, end=" ", highlight=False, soft_wrap=True)
-        console.print(one_line(text), markup=False, highlight=False, soft_wrap=True, emoji=False)
-
-
-def one_line(text: object) -> str:
-    r"""A message as one line: its line breaks are spaces, control characters are shown as escapes.
-
-    Examples
-    --------
-    >>> from lowchurn._exits import one_line
-    >>> print(one_line("first\n  second\x1b[2J"))
-    first second\x1b[2J
-    """
-    return printable(re.sub(r"\s*[\r\n]\s*", " ", str(text).strip()))
+        console.print(one_line(text, whole=True), markup=False, highlight=False, soft_wrap=True, emoji=False)
 
 
 def _invoke(command: Any, arguments: list[str]) -> int:

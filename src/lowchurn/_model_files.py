@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lowchurn._reading import one_line, read_json
+from lowchurn._reading import read_json
+from lowchurn._terminal import one_line
 
 # An archive may unpack to this many bytes, or to this many times its own size where that is more.
 ALWAYS_ALLOWED = 256 * 2**20

@@ -12,12 +12,12 @@ import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lowchurn._terminal import one_line
+
 T = TypeVar("T")
 
 # Far more than any of our files needs; deeper nesting exhausts the stack of the parser.
 DEEPEST = 64
-# A message that quotes a file is cut off after this many characters.
-LONGEST = 300
 
 
 def read_json(who: str, name: str, data: bytes | str, kind: type[T]) -> T:
@@ -109,17 +109,3 @@ def _depth(value: Any) -> int:
                 inner.extend(item)
         deepest, level = deepest + 1, inner
     return deepest
-
-
-def one_line(error: object) -> str:
-    """The message of an error as one short line without control characters, which may come from the file.
-
-    Examples
-    --------
-    >>> from lowchurn._reading import one_line
-    >>> one_line(ValueError("line 1\\n  line \\x1b[31m2."))
-    'line 1 line \\\\x1b[31m2'
-    """
-    text = " ".join(str(error).split()).rstrip(".")
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return text if len(text) <= LONGEST else text[:LONGEST] + " ..."

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 # Invisible, but part of ordinary words and emoji: zero-width non-joiner and joiner.
 _HARMLESS = {"\u200c", "\u200d"}
 # Controls, lone surrogates, line and paragraph separators, and format characters such as overrides of direction.
 _UNSAFE = {"Cc", "Cs", "Zl", "Zp", "Cf"}
+# A message that is quoted in another one is cut off after this many characters.
+LONGEST = 300
 
 
 def printable(text: object) -> str:
@@ -26,6 +29,24 @@ def printable(text: object) -> str:
     if shown.isascii() and shown.isprintable():
         return shown
     return "".join(repr(c)[1:-1] if _is_unsafe(c) else c for c in shown)
+
+
+def one_line(text: object, whole: bool = False) -> str:
+    r"""A message as one line: line breaks become spaces, control characters are shown as escapes.
+
+    It is to be quoted in another sentence, so its final dot is left out and a long one is cut off, unless ``whole``.
+
+    Examples
+    --------
+    >>> from lowchurn._terminal import one_line
+    >>> print(one_line("first\n  second\x1b[2J."))
+    first second\x1b[2J
+    """
+    line = printable(re.sub(r"\s*[\r\n]\s*", " ", str(text).strip()))
+    if whole:
+        return line
+    line = line.rstrip(".")
+    return line if len(line) <= LONGEST else line[:LONGEST] + " ..."
 
 
 def _is_unsafe(character: str) -> bool:

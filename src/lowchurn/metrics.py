@@ -6,9 +6,9 @@ Numbers in, numbers out: nothing here calls a model.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -321,30 +321,40 @@ __all__ = [
 ]
 
 
-def dial_curves(positions: Sequence[float], strategies: Sequence[str], settings: Sequence[str]) -> list[list[int]]:
-    """Indices of the candidates on each dial, in order of their positions.
+class OnDial(Protocol):
+    """A record of a candidate: how it came about, and where it stands on a dial (NaN: on none)."""
 
-    A dial is known by its name (see :func:`dial_name`). The base, at position 1, ends every dial that does not reach
-    it. One point makes no curve.
+    @property
+    def strategy(self) -> str: ...
 
-    Parameters
-    ----------
-    positions : sequence of float
-        From the new model (0) to the base (1); NaN for candidates that are not on a dial.
-    strategies, settings : sequence of str
-        How the candidates came about.
+    @property
+    def parameters(self) -> Mapping[str, object]: ...
 
-    Examples
-    --------
-    >>> from math import nan
-    >>> from lowchurn.metrics import dial_curves
-    >>> dial_curves([nan, 0.5, 0.0, 1.0], ["cold", "soup", "soup", "base"], ["", "a=0.5", "a=0", ""])
-    [[2, 1, 3]]
+    @property
+    def dial(self) -> float: ...
+
+    @property
+    def dial_parameter(self) -> str: ...
+
+
+def dial_key(record: OnDial) -> Hashable:
+    """What candidates on one dial have in common: the strategy and its parameters without the position."""
+    return record.strategy, frozenset((k, v) for k, v in record.parameters.items() if k != record.dial_parameter)
+
+
+def dial_curves(records: Any, strategies: Sequence[str] | None = None, settings: Sequence[str] = ()) -> list[list[int]]:
+    """Indices of the candidates on each dial, in order of their positions from the new model (0) to the base (1).
+
+    The base, at position 1, ends every dial that does not reach it. One point makes no curve.
     """
-    dials: dict[str, list[int]] = {}
+    positions = [r.dial for r in records] if strategies is None else records
+    # Settings in words: until all callers have records.
+    words = zip(strategies or (), settings, strict=True)
+    keys: list[Hashable] = [dial_key(r) for r in records] if strategies is None else [dial_name(*w) for w in words]
+    dials: dict[Hashable, list[int]] = {}
     for i, position in enumerate(positions):
         if not math.isnan(position):
-            dials.setdefault(dial_name(strategies[i], settings[i]), []).append(i)
+            dials.setdefault(keys[i], []).append(i)
     ends = [group[0] for group in dials.values() if len(group) == 1 and positions[group[0]] == 1]
     several = [group for group in dials.values() if len(group) > 1]
     if not several:  # single points that nothing else names are one dial

@@ -463,13 +463,13 @@ def test_the_module_can_be_called_whatever_was_imported_first():
             "import inspect\nassert 'on_mismatch' in inspect.signature(lowchurn.audit).parameters\n"
         )
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    light = "import sys, lowchurn\nassert 'ibis' not in sys.modules\nassert 'statsmodels' not in sys.modules"
+    light = "import sys, lowchurn\nassert 'ibis' not in sys.modules"
     subprocess.run([sys.executable, "-c", light], check=True, timeout=60)
     with pytest.raises(AttributeError, match="nonsense"):
         package.nonsense  # noqa: B018
 
 
-@pytest.mark.parametrize("library", ["ibis", "statsmodels"])
+@pytest.mark.parametrize("library", ["ibis"])
 def test_a_missing_library_names_the_extra(library):
     code = (
         f"import sys\nsys.modules[{library!r}] = None\nsys.argv = ['lowchurn', 'audit', 'a.csv', 'b.csv']\n"

@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 import lowchurn
+from lowchurn._display import points
+from lowchurn._estimates import proportion
 from lowchurn.audit import Gate, Limits, junit, markdown, read_config, review_change
 from lowchurn.audit import _statistics as stats
-from lowchurn.audit._formats import points
 
 
 def audit_of(n=1000, changed=0, broken=0, fixed=0):
@@ -102,11 +103,7 @@ def test_a_slice_that_only_fails_at_the_plain_level_asks_for_rows_enough_to_fail
     assert first.outcome == "INCONCLUSIVE"
     assert "worst of many slices" in first.words
     strict = 1 - 0.05 / 40
-    assert (
-        stats.proportion(0.152, 250, strict).low
-        <= 0.1
-        < stats.proportion(0.152, 250 + int(first.more_rows), strict).low
-    )
+    assert proportion(0.152, 250, strict).low <= 0.1 < proportion(0.152, 250 + int(first.more_rows), strict).low
 
 
 def test_many_slices_do_not_fail_by_chance():

@@ -79,7 +79,7 @@ def test_the_plan_has_its_power_and_its_labels_are_far_fewer():
 
 
 def test_all_labelled_is_the_plain_paired_estimate():
-    from lowchurn.audit._statistics import paired_difference
+    from lowchurn._estimates import paired_difference
 
     review = review_change(np.repeat([1.0, -1.0, 0.0], [20, 10, 5]), 35, 1000).accuracy_change
     plain = paired_difference(0.02, 0.01, 1000)

@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression
 
 import lowchurn
 from lowchurn import LowChurnClassifier
-from lowchurn.audit._formats import interval_text
-from lowchurn.audit._statistics import paired_difference
+from lowchurn._display import interval_text
+from lowchurn._estimates import paired_difference
 from lowchurn.report import html_page, write_html
 from lowchurn.report._frontier import paired_change
 from lowchurn.report._tried import read_tried

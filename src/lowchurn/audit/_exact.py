@@ -17,6 +17,8 @@ from typing import Any
 
 import ibis.expr.datatypes as dt
 
+from lowchurn._json import plain
+
 NUMBERS = frozenset({"boolean", "integer", "float", "decimal"})
 # Kinds of which every value has one spelling in a text file, so that they can be read as text too.
 ONE_SPELLING = frozenset({"integer", "date"})
@@ -228,7 +230,7 @@ def _may_exceed(dtype: dt.DataType, limit: int) -> bool:
 
 def type_of_classes(classes: Sequence[Any]) -> dt.DataType:
     """The type of classes where neither labels nor decisions have one."""
-    values = [_plain(c) for c in classes]
+    values = plain(list(classes), exact=True)
     if all(isinstance(v, str) for v in values):
         return dt.int64 if all(_is_integer(v) and abs(int(v)) < 2**63 for v in values) else dt.string
     if all(isinstance(v, bool) for v in values):
@@ -259,7 +261,7 @@ def class_value(value: Any, dtype: dt.DataType) -> Any:
     ...
     ValueError: '01' is no value of type int64
     """
-    value = _plain(value)
+    value = plain(value, exact=True)
     try:
         for test, read in _READERS:
             if isinstance(dtype, test):
@@ -267,11 +269,6 @@ def class_value(value: Any, dtype: dt.DataType) -> Any:
     except (ArithmeticError, KeyError, TypeError, ValueError):
         pass
     raise ValueError(f"{value!r} is no value of type {dtype}") from None
-
-
-def _plain(value: Any) -> Any:
-    """A Python value for a numpy scalar."""
-    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
 
 
 def _is_integer(text: str) -> bool:

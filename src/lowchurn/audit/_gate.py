@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from lowchurn._checks import check_choice, check_number, unknown_name
+from lowchurn._display import interval_text, share_text
+from lowchurn._estimates import Estimate, paired_difference, proportion
 from lowchurn._terminal import printable
 from lowchurn.audit import _statistics as stats
-from lowchurn.audit._formats import interval_text, share_text
-from lowchurn.audit._statistics import Estimate
 
 if TYPE_CHECKING:
     from lowchurn.audit._review import Review
@@ -344,7 +344,7 @@ def _judge_share(asked: _Question) -> Check:
         return asked.check(FAIL, f", above the limit {limit}.")
 
     def at(size: float) -> Estimate:
-        return stats.proportion(estimate.value, max(1, round(size)), asked.confidence, size)
+        return proportion(estimate.value, max(1, round(size)), asked.confidence, size)
 
     return _open(asked, limit, stats.rows_needed(estimate, asked.limit, asked.confidence, at))
 
@@ -361,7 +361,7 @@ def _judge_change(asked: _Question) -> Check:
     rates = [asked.rows.estimate(kind, asked.confidence).value for kind in ("fixed", "broken")]
 
     def at(size: float) -> Estimate:
-        there = stats.paired_difference(rates[0], rates[1], max(1, round(size)), asked.confidence, size)
+        there = paired_difference(rates[0], rates[1], max(1, round(size)), asked.confidence, size)
         return Estimate(-there.value, -there.high, -there.low, there.n, there.method, size)
 
     return _open(asked, limit, stats.rows_needed(loss, margin, asked.confidence, at))

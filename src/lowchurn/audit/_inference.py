@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from lowchurn._estimates import Estimate, effective_rows, paired_difference, proportion, undefined, weighted_proportion
 from lowchurn.audit import _statistics as stats
-from lowchurn.audit._statistics import Estimate, Test
+from lowchurn.audit._statistics import Test
 
 COUNTED = ("changed", "labelled", "broken", "fixed", "lateral", "right", "right_new")
 
@@ -63,26 +64,28 @@ class Design:
         level = self.confidence if confidence is None else confidence
         n = tally.n[of]
         if n == 0:
-            return stats.undefined(0, "no labelled rows" if of == "labelled" else "no rows")
+            return undefined(0, "no labelled rows" if of == "labelled" else "no rows")
         if not (self.weighted or self.grouped):
-            return stats.proportion(tally.n[kind] / n, n, level)
-        total = tally.weight[of]
-        p = tally.weight[kind] / total
+            return proportion(tally.n[kind] / n, n, level)
+        if tally.units is None:
+            sums = tally.weight[kind], tally.weight[of], tally.weight2[kind], tally.weight2[of]
+            return weighted_proportion(*sums, n, level)
+        p = tally.weight[kind] / tally.weight[of]
         variance, kish, units = self._variance(
             tally, lambda t: t[kind] - p * t[of], of, self._row_variance(tally, kind, of, p)
         )
         if units < 2:
             return Estimate(p, 0.0, 1.0, n, "one group: no interval", 0.0)
-        return stats.proportion(p, n, level, stats.effective_rows(p, variance, kish, units, level))
+        return proportion(p, n, level, effective_rows(p, variance, kish) * stats.few_units(units, level))
 
     def change(self, tally: Tally, confidence: float | None = None) -> Estimate:
         """The change in accuracy, with its interval."""
         level = self.confidence if confidence is None else confidence
         n = tally.n["labelled"]
         if n == 0:
-            return stats.undefined(0, "no labelled rows")
+            return undefined(0, "no labelled rows")
         if not (self.weighted or self.grouped):
-            return stats.paired_difference(tally.n["fixed"] / n, tally.n["broken"] / n, n, level)
+            return paired_difference(tally.n["fixed"] / n, tally.n["broken"] / n, n, level)
         total = tally.weight["labelled"]
         f, b = tally.weight["fixed"] / total, tally.weight["broken"] / total
         d = f - b
@@ -97,7 +100,7 @@ class Design:
         )
         if units < 2:
             return Estimate(d, -1.0, 1.0, n, "one group: no interval", 0.0)
-        return stats.paired_difference(f, b, n, level, stats.effective_pairs(f, b, variance, kish, units, level))
+        return paired_difference(f, b, n, level, stats.effective_pairs(f, b, variance, kish, units, level))
 
     def mcnemar(self, tally: Tally) -> Test:
         """Is the accuracy changed?"""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn._estimates import Estimate, undefined
 from lowchurn.audit import _statistics as stats
-from lowchurn.audit._statistics import Estimate
 
 
 def soft_estimates(
@@ -32,7 +32,7 @@ def soft_estimates(
     names = ("log_loss_old", "log_loss_new", "log_loss_change", "brier_old", "brier_new", "brier_change")
     if calibration is None or int(column["labelled_rows"].sum()) == 0:
         empty = (*names, "calibration_error_old", "calibration_error_new", "calibration_error_change")
-        return found | {name: stats.undefined(0, "no labelled rows") for name in empty}
+        return found | {name: undefined(0, "no labelled rows") for name in empty}
     n = int(column["labelled_rows"].sum())
     losses = np.c_[[column[c] for c in ("labelled", "ll_o", "ll_n", "br_o", "br_n")]].T.astype(float)
     for kind, first in (("log_loss", 1), ("brier", 3)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 from collections.abc import Mapping
@@ -14,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from lowchurn._checks import check_number, unknown_name
+from lowchurn._estimates import Estimate, proportion
+from lowchurn._json import dumps, plain
 from lowchurn.audit import _statistics as stats
 from lowchurn.audit._columns import Columns
 from lowchurn.audit._gate import Evidence, Gate, Verdict, judge
 from lowchurn.audit._inference import Design, Slice, Tally, slice_order
 from lowchurn.audit._provenance import Provenance
 from lowchurn.audit._review import Review, ReviewPlan, plan_review, review_change
-from lowchurn.audit._statistics import Estimate, Test
+from lowchurn.audit._statistics import Test
 
 Key = tuple[int, str | None]
 
@@ -313,7 +314,7 @@ class Audit:
         if self.whole.n["labelled"] and len(self.classes) > 2:
             changed = self.whole.n["broken"] + self.whole.n["fixed"] + self.whole.n["lateral"]
             settled = self.whole.n["broken"] + self.whole.n["fixed"]
-            decisive = stats.proportion(settled / changed, changed, self.confidence).high if changed else 1.0
+            decisive = proportion(settled / changed, changed, self.confidence).high if changed else 1.0
         return plan_review(
             self.churn.value, self.rows.paired, self.whole.n["changed"], margin, power, self.confidence, decisive
         )
@@ -406,7 +407,7 @@ class Audit:
             "soft": {name: asdict(value) for name, value in self.soft.items()},
             "mcnemar": asdict(self.mcnemar),
             # Infinity is a class like any other, and no number of JSON.
-            "classes": [str(c) if isinstance(c, float) and math.isinf(c) else _plain(c) for c in self.classes],
+            "classes": [str(c) if isinstance(c, float) and math.isinf(c) else c for c in self.classes],
             "flip_matrix": self.flip_matrix.tolist(),
             "slices": [asdict(s) for s in self.slices],
             "drivers": [asdict(s) for s in self.drivers],
@@ -424,7 +425,7 @@ class Audit:
             }
         if review is not None:
             result["review"] = asdict(review)
-        cleaned: dict[str, Any] = _without_nan(result)
+        cleaned: dict[str, Any] = plain(result)
         return cleaned
 
     def to_json(self, verdict: Verdict | None = None, review: Review | None = None) -> str:
@@ -437,7 +438,7 @@ class Audit:
         >>> '"identical": true' in lowchurn.audit(rows, rows).to_json()
         True
         """
-        return json.dumps(self.to_dict(verdict, review), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return dumps(self.to_dict(verdict, review), indent=2) + "\n"
 
     def made(self) -> dict[str, Any]:
         """How the figures were made: command, inputs, versions, time."""
@@ -470,25 +471,9 @@ class Audit:
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for name in ("lowchurn", "duckdb", "ibis-framework", "scipy", "statsmodels", "numpy"):
+    for name in ("lowchurn", "duckdb", "ibis-framework", "scipy", "numpy"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
     return found
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _without_nan(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(v) for v in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, np.integer):
-        return int(value)
-    return _plain(value)

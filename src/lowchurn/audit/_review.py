@@ -16,9 +16,9 @@ import numpy as np
 from scipy import special
 
 from lowchurn._checks import check_number
+from lowchurn._display import interval_text
+from lowchurn._estimates import Estimate, paired_difference, proportion, undefined
 from lowchurn.audit import _statistics as stats
-from lowchurn.audit._formats import interval_text
-from lowchurn.audit._statistics import Estimate
 
 LEAST_MARGIN = 1e-9  # a smaller one needs more labels than there are people
 
@@ -221,12 +221,12 @@ def review_change(
     m = len(outcomes)
     size = float(rows) if effective is None else effective
     if disputed == 0:
-        none = stats.undefined(0, "no disagreements")
-        zero = stats.paired_difference(0.0, 0.0, rows, confidence, effective)
-        never = stats.proportion(0.0, rows, confidence, effective)
+        none = undefined(0, "no disagreements")
+        zero = paired_difference(0.0, 0.0, rows, confidence, effective)
+        never = proportion(0.0, rows, confidence, effective)
         return Review(0, 0, rows, none, none, none, zero, never, never, unknown, empty, size)
     if m == 0:
-        none = stats.undefined(0, "no answers")
+        none = undefined(0, "no answers")
         return Review(0, disputed, rows, none, none, none, none, none, none, unknown, empty, size)
     share = disputed / rows if disputed_share is None else disputed_share
     w = np.ones(m) if weights is None else np.asarray(weights, dtype=float)
@@ -242,7 +242,7 @@ def review_change(
     variance = sampling + per_row / size
     # Never take the sample for more than its labels are worth at no change, c^2 q / m.
     worth = min(per_row / variance, 1 / whole) if variance > 0 and per_row > 0 else 1 / whole
-    estimate = stats.paired_difference(share * fixed, share * broken, rows, confidence, worth)
+    estimate = paired_difference(share * fixed, share * broken, rows, confidence, worth)
     from_labels = f"from {m:,} labels of {disputed:,} disagreements"
     shown = Estimate(change, estimate.low, estimate.high, rows, f"Tango score {from_labels}", worth)
 
@@ -252,7 +252,7 @@ def review_change(
         likely = (kish * part + 1) / (kish + 2)
         rate = share * likely
         spread = rate * (1 - rate) / size + share**2 * likely * (1 - likely) * left / kish
-        found = stats.proportion(share * part, rows, confidence, rate * (1 - rate) / spread)
+        found = proportion(share * part, rows, confidence, rate * (1 - rate) / spread)
         method = f"{found.method.split(' at ')[0]} {from_labels}"
         return Estimate(found.value, found.low, found.high, rows, method, found.effective)
 
@@ -261,9 +261,9 @@ def review_change(
         labels=m,
         disputed=disputed,
         rows=rows,
-        fixed=stats.proportion(fixed, m, confidence, sizes),
-        broken=stats.proportion(broken, m, confidence, sizes),
-        lateral=stats.proportion(lateral, m, confidence, sizes),
+        fixed=proportion(fixed, m, confidence, sizes),
+        broken=proportion(broken, m, confidence, sizes),
+        lateral=proportion(lateral, m, confidence, sizes),
         accuracy_change=shown,
         fixed_rows=of_all_rows(fixed),
         broken_rows=of_all_rows(broken),

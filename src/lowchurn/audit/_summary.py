@@ -7,8 +7,8 @@ import math
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from lowchurn._display import interval_text, share_text
 from lowchurn._terminal import printable
-from lowchurn.audit._formats import interval_text, share_text
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Verdict
 from lowchurn.audit._statistics import Estimate
 

@@ -35,7 +35,8 @@ from lowchurn._model_files import (
     reading,
     write_zip,
 )
-from lowchurn._reading import check_structure, one_line
+from lowchurn._reading import check_structure
+from lowchurn._terminal import one_line
 from lowchurn.estimator._frontier import Candidate, Selection
 from lowchurn.estimator._measuring import Terms
 from lowchurn.learners import ALL

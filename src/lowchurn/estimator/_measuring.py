@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn._estimates import share_of_rows, weighted_mean
-from lowchurn._reading import one_line
+from lowchurn._terminal import one_line
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Frontier
 from lowchurn.estimator._labels import GONE, WHO

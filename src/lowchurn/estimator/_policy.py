@@ -14,7 +14,7 @@ from lowchurn._checks import check_number
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Selection
 from lowchurn.estimator._labels import WHO
-from lowchurn.estimator._measuring import Ruler, Terms, Tried, Trials
+from lowchurn.estimator._measuring import Ruler, Terms, Trials, Tried
 from lowchurn.estimator._production import Base
 from lowchurn.estimator._serving import OnDial, Part, Weights, base_alone, weighted
 from lowchurn.estimator._split import whole_numbers

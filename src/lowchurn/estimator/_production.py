@@ -21,7 +21,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing
 
 from lowchurn._checks import ROUNDING, as_floats, as_labels, check_weightlike, clip_rounding, to_numpy
-from lowchurn._reading import one_line
+from lowchurn._terminal import one_line
 from lowchurn._types import ArrayLike, Model, Rows
 from lowchurn.estimator._labels import GONE, WHO, codes, positions
 from lowchurn.learners import NATIVE_ENDINGS, native_model

@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
 from lowchurn._checks import unknown_name
+from lowchurn._json import plain
 from lowchurn._model_files import Refused, hex_number, labels_to_plain, reading
 from lowchurn._types import Classifier, Rows
 from lowchurn.estimator._archive import (
@@ -63,7 +64,7 @@ def write_model(model: Any, path: str | Path, dial: bool | None = False) -> None
     files: dict[str, bytes] = {}
     members = _members(files, "", model._served)
     files["estimator.skops"] = RowsLearner.save(_named_networks(model._estimator))["model.skops"]
-    parameters = _plain({name: getattr(model, name) for name in KEPT})
+    parameters = plain({name: getattr(model, name) for name in KEPT}, exact=True)
     kinds = {"random_state": int, "proper_score": str, "strategies": str}
     parameters |= {name: value for name, kind in kinds.items() if isinstance(value := getattr(model, name), kind)}
     about = {
@@ -73,9 +74,9 @@ def write_model(model: Any, path: str | Path, dial: bool | None = False) -> None
         "n_features_in": int(model.n_features_in_),
         "feature_names_in": _texts(getattr(model, "feature_names_in_", None)) or None,
         "parameters": parameters,
-        "selection": _plain(dataclasses.asdict(model.selection_)),
-        "frontier": [_plain(dataclasses.asdict(row)) for row in model.frontier_],
-        "certificate": None if model.certificate_ is None else _plain(dataclasses.asdict(model.certificate_)),
+        "selection": _record(model.selection_),
+        "frontier": [_record(row) for row in model.frontier_],
+        "certificate": _record(model.certificate_),
         "dial": _dial(choices, files) if dial else None,
     }
     write_archive(path, about, files)
@@ -180,7 +181,7 @@ def _dial(choices: Choices | None, files: dict[str, bytes]) -> dict[str, Any]:
         "offers": [
             {
                 "weights": [[place[part], w.hex()] for part, w in offer.weights.items() if part in place],
-                "candidate": _plain(dataclasses.asdict(offer.candidate)),
+                "candidate": _record(offer.candidate),
                 "cost": offer.cost.hex(),
             }
             for offer in [*choices.offers, choices.plain]
@@ -213,9 +214,9 @@ def _add(files: dict[str, bytes], folder: str, model: Any) -> str:
     return learner
 
 
-def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of numpy as numbers of Python."""
-    return {k: v.item() if isinstance(v, np.generic) else v for k, v in record.items()}
+def _record(value: Any) -> Any:
+    """A dataclass as plain data, in which NaN stays what it is."""
+    return None if value is None else plain(dataclasses.asdict(value), exact=True)
 
 
 # Reading

@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.preprocessing import FunctionTransformer
 
 from lowchurn._model_files import MOST_THREADS, Refused, most_unpacked, read_zip, reading, write_zip
-from lowchurn._reading import one_line
+from lowchurn._terminal import one_line
 from lowchurn.learners._learner import extra_missing
 from lowchurn.learners._skops_arrays import check_arrays, reachable
 from lowchurn.learners._skops_states import check_state

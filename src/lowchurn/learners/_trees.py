@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn._model_files import Refused
-from lowchurn._reading import one_line
+from lowchurn._terminal import one_line
 
 NUMBERS = re.compile(r" *(-?([0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|inf|nan)( +|$))*")
 CONTROLS = re.compile(rb"[\x00-\x09\x0b-\x1f]")

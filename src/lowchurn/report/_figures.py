@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn._display import interval_text, share_text
 from lowchurn.audit import Audit, Estimate, Shift, Slice
-from lowchurn.audit._formats import interval_text, share_text
 from lowchurn.report._chart import Axis, Chart, count_text, percent_text, root_ticks, ticks
 from lowchurn.report._markup import Markup, tag
 

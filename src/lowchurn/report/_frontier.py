@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lowchurn.audit._statistics import Estimate, paired_difference, undefined
+from lowchurn._estimates import Estimate, paired_difference, undefined
 from lowchurn.report._chart import Axis, Chart, percent_text, ticks
 from lowchurn.report._figures import short, value_and_interval
 from lowchurn.report._markup import Markup, data_table, section, tag

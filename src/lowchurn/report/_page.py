@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn._display import interval_text, share_text
 from lowchurn._files import write_file
 from lowchurn.audit import Audit, Estimate, Review, ReviewPlan, Verdict
-from lowchurn.audit._formats import interval_text, share_text
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit._summary import HEADLINES, SHARES, SOFT, headline, number_text, p_equals, p_text
 from lowchurn.report import _figures as figures

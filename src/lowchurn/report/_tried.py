@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lowchurn._checks import unknown_name
+from lowchurn._display import share_text
 from lowchurn._reading import check_structure, read_json
-from lowchurn.audit._formats import share_text
 from lowchurn.metrics import dial_curves
 
 MEASURED = ("accuracy", "churn")  # a setting has these, even if they are not known

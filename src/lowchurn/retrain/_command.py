@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +13,7 @@ import numpy as np
 
 from lowchurn._checks import check_choice
 from lowchurn._files import PathLike, check_outputs, scratch_folder, write_files
+from lowchurn._json import dumps
 from lowchurn.estimator import LowChurnClassifier, load
 from lowchurn.estimator._production import find_base
 from lowchurn.estimator._saving import write_model
@@ -229,7 +228,7 @@ def report_json(
     out: str | Path | None = None,
     dialled_from: str | Path | None = None,
     chosen: Chosen | None = None,
-) -> bytes:
+) -> str:
     """What was measured, as JSON; undefined numbers are null, and so are the data of a model that was only dialled.
 
     Examples
@@ -257,19 +256,9 @@ def report_json(
         "certificate_text": None if certificate is None else str(certificate),
         "frontier": model.frontier_.records(),
     }
-    return json.dumps(_without_nan(content), indent=1).encode()
+    return dumps(content, indent=1)
 
 
 def _in_words(value: Any) -> Any:
     """Lists of strategies as their names or representations; everything else as it is."""
     return [str(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_nan(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(v) for v in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    return value

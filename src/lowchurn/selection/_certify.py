@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import beta, binom
+from scipy.stats import binom
 
 from lowchurn._checks import as_array, check_number, check_weightlike, to_numpy
+from lowchurn._estimates import exact_bounds
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,7 @@ def churn_upper_bound(values: Any, confidence: float, bound: float = 1.0) -> flo
     confidence = _check_confidence("churn_upper_bound", confidence)
     n = len(values)
     if _counts(values, bound):
-        changed = int(values.sum())
-        return 1.0 if changed == n else float(beta.ppf(confidence, changed + 1, n - changed))
+        return exact_bounds(int(values.sum()), n, 1 - confidence)[1]
     mean = float(values.mean()) / bound
     if _hoeffding_bentkus(mean, n, 1.0 - 1e-9) > 1 - confidence:
         return bound

@@ -1,10 +1,16 @@
-"""Numbers in words: shares in percent, differences of shares in percentage points."""
+"""Numbers and settings in words: shares in percent, differences of shares in percentage points."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from lowchurn.audit._statistics import Estimate
+from lowchurn._estimates import Estimate
+
+
+def setting_words(parameters: Mapping[str, object]) -> str:
+    """The parameters of a strategy, such as ``lam=0.5, start=cold``."""
+    return ", ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def share_text(value: float, signed: bool = False, digits: int | None = None) -> str:
