@@ -147,7 +147,8 @@ class Frontier(list[Candidate]):
         >>> from lowchurn.estimator import Candidate, Frontier
         >>> frontier = Frontier([Candidate("cold", accuracy=0.9, churn=0.08)])
         >>> for a in (0.0, 0.5, 1.0):
-        ...     frontier.append(Candidate("soup", {"toward_base": a}, a, "toward_base", accuracy=0.9, churn=0.05 * (1 - a)))
+        ...     position = {"parameters": {"toward_base": a}, "dial": a, "dial_parameter": "toward_base"}
+        ...     frontier.append(Candidate("soup", **position, accuracy=0.9, churn=0.05 * (1 - a)))
         >>> chart = frontier.plot(max_churn=0.03)
         >>> chart.to_dict()["title"]["text"]
         'Accuracy against churn'

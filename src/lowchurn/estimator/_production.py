@@ -85,7 +85,7 @@ class Base:
     def _ask(self, first: str, second: str, X: Rows) -> Any:
         """What the production object itself returns, by the first of two methods that it has."""
         has = [getattr(self.model, name) for name in (first, second) if hasattr(self.model, name)]
-        ask: Callable[[Rows], Any] = self.model if callable_only(self.model) else has[0]
+        ask: Any = self.model if callable_only(self.model) else has[0]
         try:
             given = ask(own_features(self.model, X))
         except NotFittedError as error:

@@ -87,7 +87,7 @@ def _members(files: dict[str, bytes], folder: str, served: Served) -> list[dict[
     members: list[dict[str, Any]] = []
     for part, weight in served.weights.items():
         inside, base = f"{folder}model{len(members)}/", isinstance(part, Base)
-        entry = _base_entry(files, inside, part) if isinstance(part, Base) else _entry(files, inside, part.model)
+        entry = _base_entry(files, inside, part) if isinstance(part, Base) else _entry(files, inside, part.made().model)
         members.append({"weight": float(weight).hex(), "base": base} | entry)
     return members
 
