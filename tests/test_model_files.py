@@ -50,7 +50,7 @@ from xgboost import XGBClassifier
 import lowchurn
 from lowchurn import LowChurnClassifier, _model_files
 from lowchurn._model_files import labels_from_plain, labels_to_plain, read_zip
-from lowchurn.estimator._model_file import FORMAT
+from lowchurn.estimator._archive import FORMAT
 from lowchurn.learners._skops import dump_skops, load_skops
 from lowchurn.learners._torch import NetworkClassifier
 from lowchurn.retrain import dial_file, retrain_files
@@ -733,7 +733,7 @@ def check_structure_case(kind, path, value, tmp_path):
     if not isinstance(found, str):  # a field that predictions do not need
         assert found.predict_proba(X).shape == proba.shape
         str(found.selection_), repr(found.frontier_), str(found.certificate_), found.get_params()
-        if found._desk is not None:
+        if found.has_dial:
             found.dial(0.1)
     else:
         assert "\x1b" not in found
@@ -924,10 +924,10 @@ def test_an_early_stopped_base_is_saved_as_production_asks_it(kind, tmp_path):
     estimator, options = EARLY[kind]
     base = copy.deepcopy(estimator).fit(X[:120], Y[:120], eval_set=[(X[120:180], Y[120:180])], **options)
     model = LowChurnClassifier(LogisticRegression(C=1e-6), base=base, max_churn=1e-9, random_state=0).fit(X, Y)
-    assert model._served.base is not None
+    assert list(model.selection_.served) == ["base"]
     again = outcome(written(model), tmp_path)
-    assert (again._served.base.decisions(X) == base.predict(X).ravel()).all()
-    np.testing.assert_allclose(again._served.base.proba(X), base.predict_proba(X), rtol=0, atol=1e-6)
+    assert (again.predict(X) == base.predict(X).ravel()).all()
+    np.testing.assert_allclose(again.predict_proba(X), base.predict_proba(X), rtol=0, atol=1e-6)
     assert (again.predict_proba(X) == model.predict_proba(X)).all()
 
 

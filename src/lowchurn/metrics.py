@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from lowchurn._checks import (
     Array,
+    as_array,
     as_floats,
     check_labels,
     check_rows,
@@ -44,6 +46,19 @@ def churn(base: Any, new: Any, sample_weight: Any = None) -> float:
     return _share(labels["base"] != labels["new"], sample_weight, "churn")
 
 
+def decide(proba: Any) -> Array:
+    """The class of the largest probability in each row; the first of equals, as scikit-learn decides.
+
+    Examples
+    --------
+    >>> from lowchurn.metrics import decide
+    >>> decide([[0.5, 0.5], [0.3, 0.7]])
+    array([0, 1])
+    """
+    proba = as_array(proba)
+    return array_namespace(proba).argmax(proba, axis=-1)
+
+
 def accuracy(y: Any, predicted: Any, sample_weight: Any = None) -> float:
     """The share of rows that a model decides rightly.
 
@@ -66,7 +81,7 @@ def _share(chosen: Array, sample_weight: Any, who: str) -> float:
 
 
 def soft_churn(base_proba: Any, new_proba: Any, score: str | Score = "log") -> Array:
-    """The divergence from the base's probabilities to the new ones, one value a row; take the mean yourself.
+    """The divergence from the base's probabilities to the new ones, one value per row; take the mean yourself.
 
     Examples
     --------
@@ -112,10 +127,6 @@ class Flips:
         return self.fixed / self.n
 
     @property
-    def lateral_rate(self) -> float:
-        return self.lateral / self.n
-
-    @property
     def changed_rate(self) -> float:
         return self.changed / self.n
 
@@ -149,7 +160,7 @@ def churn_at_cold_accuracy(results: Any, method: str, cold: str = "cold") -> flo
     Parameters
     ----------
     results : table
-        One row a trained model, with columns ``method``, ``setting``, ``accuracy`` and ``churn``: a data frame,
+        One row per trained model, with columns ``method``, ``setting``, ``accuracy`` and ``churn``: a data frame,
         a mapping of columns or a list of mappings.
     method : str
         Whose settings to choose from.
@@ -192,7 +203,7 @@ def _averages_by_setting(who: str, results: Any) -> dict[str, dict[Any, tuple[fl
         if not (math.isfinite(acc) and math.isfinite(chn)):
             raise ValueError(
                 f"{who}: accuracy and churn must be finite, got {acc} and {chn} for {name!r} {setting!r}. "
-                "Leave failed runs out, and say how many there were."
+                "Leave failed runs out, and report how many there were."
             )
         runs.setdefault(name, {}).setdefault(setting, []).append((acc, chn))
     return {
@@ -255,7 +266,7 @@ def pareto_front(points: Any) -> np.ndarray:
     Parameters
     ----------
     points : array of shape (n, k)
-        One row a point, one column a cost, such as ``(error, churn)``.
+        One row per point, one column per cost, such as ``(error, churn)``.
 
     Examples
     --------
@@ -308,17 +319,7 @@ def cost_curve(points: Any, weights: Any) -> np.ndarray:
     return least
 
 
-__all__ = [
-    "Flips",
-    "accuracy",
-    "churn",
-    "churn_at_cold_accuracy",
-    "cost_curve",
-    "flips",
-    "pareto_front",
-    "soft_churn",
-    "standard_error",
-]
+__all__ = ["accuracy", "churn", "churn_at_cold_accuracy", "cost_curve", "flips", "pareto_front", "soft_churn"]
 
 
 class OnDial(Protocol):

@@ -20,7 +20,7 @@ def test_files_are_named_with_their_checksum(tmp_path, rows):
     rows.to_csv(tmp_path / "old.csv", index=False)
     rows.to_parquet(tmp_path / "new.parquet")
     os.utime(tmp_path / "old.csv", (0, 86_400))
-    made = lowchurn.audit(tmp_path / "old.csv", str(tmp_path / "new.parquet"), old_name="v1").provenance
+    made = lowchurn.audit.audit(tmp_path / "old.csv", str(tmp_path / "new.parquet"), old_name="v1").provenance
     assert made.old.sha256 == hashlib.sha256((tmp_path / "old.csv").read_bytes()).hexdigest()
     assert made.new.sha256 == hashlib.sha256((tmp_path / "new.parquet").read_bytes()).hexdigest()
     assert (made.old.name, made.old.path, made.old.rows) == ("v1", str(tmp_path / "old.csv"), 2)
@@ -58,18 +58,18 @@ def test_large_files_pipes_and_tables_in_memory_are_not_hashed(tmp_path, rows, m
     assert large.modified
     os.mkfifo(tmp_path / "pipe.csv")
     assert provenance.describe_source("old_name", str(tmp_path / "pipe.csv"), None).sha256 is None
-    assert lowchurn.audit(rows, rows).provenance.old == provenance.Source(rows=2)
+    assert lowchurn.audit.audit(rows, rows).provenance.old == provenance.Source(rows=2)
 
 
 def test_settings_that_differ_from_the_default_are_kept(rows):
-    made = lowchurn.audit(rows, rows, "id", confidence=0.9, by=(), seed=0).provenance
+    made = lowchurn.audit.audit(rows, rows, "id", confidence=0.9, by=(), seed=0).provenance
     assert made.settings == {"confidence": 0.9}
     with pytest.raises(ValueError, match="old_name must be text"):
-        lowchurn.audit(rows, rows, old_name=3)
+        lowchurn.audit.audit(rows, rows, old_name=3)
 
 
 def test_json_holds_it(rows):
-    read = json.loads(lowchurn.audit(rows, rows, new_name="v2", threshold=(0.5, 0.6)).to_json())["provenance"]
+    read = json.loads(lowchurn.audit.audit(rows, rows, new_name="v2", threshold=(0.5, 0.6)).to_json())["provenance"]
     assert read["new"] == {"name": "v2", "path": None, "sha256": None, "rows": 2, "modified": None}
     assert read["settings"] == {"threshold": [0.5, 0.6]}
     assert set(read) == {"old", "new", "settings", "config", "from_config", "lowchurn"}

@@ -12,21 +12,22 @@ from lowchurn.bench._past_paper import (
     dial_variants,
     one_model,
     paired_table,
-    parameters,
     proportion_table,
     ratio_table,
     resampled_table,
+    trial_rows,
 )
 from lowchurn.bench._report import write_report, write_tables
 from lowchurn.bench._store import Store
-from lowchurn.bench._tables import win_counts
+from lowchurn.bench._tables import averages, win_counts
+from tests.bench import parameters
 from tests.bench.test_tables import BASE
 
 
 def row(dataset, strategy, setting, accuracy, churn, **more):
     start = parameters(setting).get("start", "warm")
-    values = {"dataset": dataset, "strategy": strategy, "setting": setting, "accuracy": accuracy, "churn": churn}
-    return BASE | values | {"start": start, "data": dataset} | more
+    values = {"dataset": dataset, "strategy": strategy, "parameters": parameters(setting)}
+    return BASE | values | {"accuracy": accuracy, "churn": churn, "start": start, "data": dataset} | more
 
 
 TEACHERS = "members=8, lam=0.5, students={}, start=warm"
@@ -145,25 +146,37 @@ NOISY = [
 ]
 
 
+def paired(rows, variant, network):
+    return paired_table(averages(rows), trial_rows(rows, variant, network), variant, network)
+
+
+def resampled(rows, variant, network):
+    return resampled_table(trial_rows(rows, variant, network), variant, network)
+
+
+def proportion(rows, variant, network):
+    return proportion_table(averages(rows), variant, network)
+
+
 def test_differences_are_taken_trial_by_trial():
     (raw,) = dial_variants(NOISY)
-    ((labels, cells),) = paired_table(NOISY, raw, "fcn-1000").rows
+    ((labels, cells),) = paired(NOISY, raw, "fcn-1000").rows
     assert labels == ("adult", "lam=0.5, start=cold", "toward_base=0.5")
     expected = [7, 5, -2, math.sqrt(2 / 3) / 2]  # the deviation of 1, 2, 3, 2 over the root of 4
     assert [cell.value for cell in cells] == pytest.approx(expected)
-    bad = [model for model in NOISY if "toward_base=0.5" not in model["setting"] and "0.0" not in model["setting"]]
-    ((labels, cells),) = paired_table(bad, raw, "fcn-1000").rows
+    bad = [model for model in NOISY if model["parameters"].get("toward_base") not in (0.0, 0.5)]
+    ((labels, cells),) = paired(bad, raw, "fcn-1000").rows
     assert labels[2] == "none"
     assert [math.isnan(cell.value) for cell in cells] == [False, True, True, True]
     # A trial that one of the two lacks is in its average and in no difference.
     some = [model for model in NOISY if not (model["strategy"] == "distill" and model["trial"] == 2)]
-    ((_, cells),) = paired_table(some, raw, "fcn-1000").rows
+    ((_, cells),) = paired(some, raw, "fcn-1000").rows
     assert cells[2].value == pytest.approx(-5 / 3)
 
 
 def test_drawing_the_trials_again_chooses_the_settings_again():
     (raw,) = dial_variants(NOISY)
-    table = resampled_table(NOISY, raw, "fcn-1000")
+    table = resampled(NOISY, raw, "fcn-1000")
     ((labels, cells),) = table.rows
     assert (labels, [table.cell(cell) for cell in cells]) == (("adult",), ["100", "0", "0", "0"])
     # Of four trials only the first makes distillation accurate enough: it is so where this one is drawn at all.
@@ -171,20 +184,20 @@ def test_drawing_the_trials_again_chooses_the_settings_again():
         model | {"accuracy": 0.9 if model["trial"] == 0 else 0.8 - 1e-9} if model["strategy"] == "distill" else model
         for model in NOISY
     ]
-    ((_, cells),) = resampled_table(lucky, raw, "fcn-1000").rows
+    ((_, cells),) = resampled(lucky, raw, "fcn-1000").rows
     assert cells[3].value == pytest.approx(100 * 0.75**4, abs=3)
     # lam=0.1 with its 1 % is then accurate enough, too, and beats the soup's 5 %.
     assert cells[1].value == pytest.approx(100 - cells[3].value)
-    again = resampled_table(lucky, raw, "fcn-1000").rows[0][1]
+    again = resampled(lucky, raw, "fcn-1000").rows[0][1]
     assert [cell.value for cell in again] == [cell.value for cell in cells]
 
 
 def test_how_far_churn_is_from_proportion_along_the_dial():
     (raw,) = dial_variants(ROWS)
-    table = proportion_table(NOISY, raw, "fcn-1000")
+    table = proportion(NOISY, raw, "fcn-1000")
     assert table.columns == ("0", "0.5", "0.9", "deviation")
     assert [cell.value for cell in table.rows[0][1]] == pytest.approx([10, 5, 2, 0.1])
-    assert not proportion_table(BANK, raw, "fcn-1000").rows  # nothing at 0 to be in proportion to
+    assert not proportion(BANK, raw, "fcn-1000").rows  # nothing at 0 to be in proportion to
 
 
 def test_the_dial_is_a_curve_beside_distillation():

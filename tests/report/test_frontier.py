@@ -76,7 +76,9 @@ def retrained():
 @pytest.fixture(scope="module")
 def audit():
     rows = pd.DataFrame({"id": range(400), "prediction": np.arange(400) % 2, "y": np.arange(400) % 2})
-    return lowchurn.audit(rows, rows.assign(prediction=(np.arange(400) % 19 == 0) ^ (rows.prediction > 0)), label="y")
+    return lowchurn.audit.audit(
+        rows, rows.assign(prediction=(np.arange(400) % 19 == 0) ^ (rows.prediction > 0)), label="y"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +257,10 @@ def test_a_real_model_without_a_dial_is_shown_as_points(audit):
     model = LowChurnClassifier(base=base, max_churn=0.05, random_state=0).fit(X, y, new=np.arange(600) >= 100)
     pages = [
         html_page(audit, frontier=given)
-        for given in (model, json.loads(report_json(model, "rows.csv", "prod.skops", "next.skops")))
+        for given in (
+            model,
+            json.loads(report_json(model, {"data": "rows.csv", "base": "prod.skops", "model": "next.skops"})),
+        )
     ]
     tried = read_tried(model)
     assert [p.name for p in tried.points if p.chosen] == list(model.selection_.served)

@@ -31,7 +31,7 @@ def audit_with_evil(rows=1500, seed=0, **options):
         }
     )
     new = pd.DataFrame({"id": old.id, "score": moved})
-    return lowchurn.audit(old, new, label="y", by=["country", "age"], classes=list(names), **options)
+    return lowchurn.audit.audit(old, new, label="y", by=["country", "age"], classes=list(names), **options)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_the_verdict_comes_first_and_every_section_is_there(page):
 
 def test_sections_without_data_are_left_out():
     rows = pd.DataFrame({"id": range(5), "prediction": list("abcab")})
-    page = html_page(lowchurn.audit(rows, rows))
+    page = html_page(lowchurn.audit.audit(rows, rows))
     for name in ("slices", "drivers", "scores", "frontier"):
         assert f'id="{name}"' not in page
     assert "identical to the base" in page
@@ -104,7 +104,7 @@ def test_many_classes_slices_and_long_values_stay_small():
         {"id": range(n), "prediction": rng.integers(0, 200, n), "s": [f"{i % 900} " + "x" * 300 for i in range(n)]}
     )
     new = old[["id"]].assign(prediction=rng.integers(0, 200, n))
-    audit = lowchurn.audit(old, new, by="s", sample=1000)
+    audit = lowchurn.audit.audit(old, new, by="s", sample=1000)
     page = html_page(audit, audit.gate(slices={"*": {"max_churn": 0.5}}))
     assert len(page.encode()) < 2_000_000
     assert "classes with fewer flips are not shown" in page

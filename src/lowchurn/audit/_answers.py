@@ -26,12 +26,12 @@ import pyarrow as pa
 from lowchurn._checks import unknown_name
 from lowchurn.audit import _counts as counts
 from lowchurn.audit._columns import Columns, as_names
-from lowchurn.audit._sources import CSV_ENDINGS, Engine
+from lowchurn.audit._pairs import shown_ids
+from lowchurn.audit._sources import CSV_ENDINGS, Engine, TableLike
 
 SEPARATORS = (",", ";", "\t", "|")
 MOST_BYTES = 1 << 30  # of a file that people filled in, unpacked
 MOST_SHOWN = 20  # classes in an error message
-EXAMPLES = 5
 _NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:inf(?:inity)?))", re.ASCII)
 _WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0*)?", re.ASCII)
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False}
@@ -63,7 +63,7 @@ class Given:
 
 
 def read_answers(
-    engine: Engine, pairs: Any, columns: Columns, classes: Iterable[Any], table: Any, label: str
+    engine: Engine, pairs: counts.Table, columns: Columns, classes: Iterable[Any], table: TableLike, label: str
 ) -> Answers:
     """Join answers to the rows that they are about.
 
@@ -99,7 +99,7 @@ def is_empty(value: Any, known: Iterable[Any] = ()) -> bool:
     return value is None or value != value
 
 
-def _read_rows(engine: Engine, table: Any, wanted: Sequence[str]) -> Given:
+def _read_rows(engine: Engine, table: TableLike, wanted: Sequence[str]) -> Given:
     if isinstance(table, str | os.PathLike) and os.fspath(table).lower().endswith(CSV_ENDINGS):
         return read_csv(os.fspath(table), wanted)
     with engine.errors():
@@ -371,16 +371,17 @@ def _same(converted: Any, value: Any) -> Any:
     return converted
 
 
-def _join(engine: Engine, pairs: Any, ids: Mapping[str, pa.Array], truths: Sequence[Any], empty: int) -> Answers:
+def _join(
+    engine: Engine, pairs: counts.Table, ids: Mapping[str, pa.Array], truths: Sequence[Any], empty: int
+) -> Answers:
     keys = list(ids)
     given = engine.read("answers", pa.table({**ids, "place": pa.array(range(len(truths)), type=pa.int64())}))
-    repeated = engine.fetch(counts.repeated_ids(given).limit(EXAMPLES))
-    if repeated[keys[0]]:
-        raise ValueError(f"answers: each id must come once, repeated are {_ids(repeated, keys)}.")
+    repeated = counts.repeated_ids(given)
+    if engine.count(repeated):
+        raise ValueError(f"answers: each id must come once, repeated are {shown_ids(engine, repeated)}.")
     unknown = counts.only_in(given, pairs)
-    lost = int(engine.fetch(unknown.aggregate(n=unknown.count()))["n"][0])
-    if lost:
-        some = _ids(engine.fetch(unknown.order_by(keys).limit(EXAMPLES)), keys)
+    if lost := engine.count(unknown):
+        some = shown_ids(engine, unknown)
         raise ValueError(f"answers: {lost:,} answered ids are not among the audited rows, such as {some}.")
     both = given.join(pairs, keys, how="inner")
     wanted = {"place": both.place, "old": both.old, "new": both.new}
@@ -396,8 +397,3 @@ def _join(engine: Engine, pairs: Any, ids: Mapping[str, pa.Array], truths: Seque
         outcomes.append(1.0 if new == truth else -1.0 if old == truth else 0.0)
         weights.append(float(found["w"][i]) if "w" in found else 1.0)
     return Answers(np.asarray(outcomes), np.asarray(weights), agreeing, empty)
-
-
-def _ids(found: Mapping[str, Sequence[Any]], keys: Sequence[str]) -> str:
-    rows = zip(*(found[key] for key in keys), strict=True)
-    return ", ".join(repr(row[0] if len(row) == 1 else row) for row in rows)

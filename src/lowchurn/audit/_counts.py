@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import ibis
 import numpy as np
@@ -18,8 +18,8 @@ from lowchurn.audit._columns import Columns, Predicted
 from lowchurn.audit._csv import ANY_NUMBER, INTEGER
 from lowchurn.scoring import LogScore
 
-Table = Any  # an Ibis table
-Column = Any  # an Ibis column
+Table: TypeAlias = ibis.Table
+Column: TypeAlias = ibis.Value
 
 CALIBRATION_BINS = 15
 SHIFT_BINS = 20
@@ -33,7 +33,7 @@ LEAST_WEIGHT, MOST_WEIGHT = 1e-100, 1e100
 
 def project(table: Table, columns: Columns, side: str, other: Sequence[str]) -> Table:
     """The few columns of one side that matter, under names of our own."""
-    told: Predicted = getattr(columns, side)
+    told = columns.side(side)
     chosen = {f"k{i}": compared(table[key], type) for i, (key, type) in enumerate(_id_columns(columns))}
     proba = _proba(table, told)
     chosen["decision"] = _decision(table, told, proba, columns)
@@ -139,7 +139,7 @@ def row_checks(rows: Table, tolerance: float) -> Table:
         checks["bad_weight"] = count_if(bad)
         extreme = (rows.weight > MOST_WEIGHT) | ((rows.weight > 0) & (rows.weight < LEAST_WEIGHT))
         checks["extreme_weight"] = count_if(~bad & extreme)
-        checks["some_weight"] = count_if(~bad & (rows.weight > 0))
+        checks["all_zero"] = (count_if(~bad & (rows.weight > 0)) == 0).cast("int64")
     if "group" in rows.columns:
         checks["no_group"] = count_if(rows.group.isnull())
     if proba:
@@ -219,6 +219,18 @@ def pair(old: Table, new: Table, columns: Columns, soft: bool) -> Table:
     if soft:
         chosen |= _soft_columns(both, columns, chosen.get("label"))
     return pairs.select(**chosen)
+
+
+def pair_checks(pairs: Table) -> Table:
+    """One row of counts of the joined rows: all, of a weight above 0, with a label, with two different labels."""
+    wanted = {"paired": pairs.count()}
+    if "w" in pairs.columns:
+        wanted["weighty"] = count_if(pairs.w > 0)
+    if "label" in pairs.columns:
+        wanted["labelled"] = count_if(pairs.label.notnull())
+    if "label_conflict" in pairs.columns:
+        wanted["conflicts"] = count_if(pairs.label_conflict)
+    return pairs.aggregate(**wanted)
 
 
 def _soft_columns(both: Table, columns: Columns, label: Column | None) -> dict[str, Column]:

@@ -108,10 +108,6 @@ class Schema(Mapping[str, ColumnType]):
         """With other types for some columns, or with further columns."""
         return Schema((*self._names, *types), lambda name: types[name] if name in types else self[name])
 
-    def set_empty(self, name: str) -> None:
-        """A column without a single value fits any type."""
-        self._found[name] = NULL
-
 
 @dataclass(frozen=True)
 class Part:
@@ -161,12 +157,16 @@ def common_type(parts: Sequence[Part]) -> tuple[dt.DataType, tuple[Check, ...]]:
         return _timestamp(known), ()
     if len(kinds) == 1:
         return known[0].type.dtype, ()
-    texts = [p for p in known if p.type.kind == "text"]
-    others = [p for p in known if p.type.kind != "text"]
-    if not texts or not all(p.type.written and p.type.kind in ONE_SPELLING for p in others):
+    if not alike_as_text(known):
         raise ValueError(f"audit: labels and decisions must be of one type, but {_told(parts)}. Convert one side.")
     reason = f"{_told(parts)}, and as text these are not the number that they spell"
-    return dt.string, tuple(Check(p, "no numbers", 0, reason) for p in texts)
+    return dt.string, tuple(Check(p, "no numbers", 0, reason) for p in known if p.type.kind == "text")
+
+
+def alike_as_text(parts: Sequence[Part]) -> bool:
+    """Whether text is compared with columns of a text file whose values have one spelling each."""
+    others = [p for p in parts if p.type.kind != "text"]
+    return len(others) < len(parts) and all(p.type.written and p.type.kind in ONE_SPELLING for p in others)
 
 
 def _told(parts: Sequence[Part]) -> str:

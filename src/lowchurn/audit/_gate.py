@@ -149,9 +149,10 @@ class Check:
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
-    >>> verdict = lowchurn.audit(rows, rows).gate(max_churn=0.01)
+    >>> verdict = audit(rows, rows).gate(max_churn=0.01)
     >>> verdict.checks[0].outcome, verdict.checks[0].limit
     ('PASS', 0.01)
     """
@@ -179,9 +180,10 @@ class Verdict:
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
-    >>> verdict = lowchurn.audit(rows, rows).gate(max_churn=0.01)
+    >>> verdict = audit(rows, rows).gate(max_churn=0.01)
     >>> verdict.outcome, verdict.exit_code, bool(verdict)
     ('PASS', 0, True)
     """
@@ -346,7 +348,7 @@ def _judge_share(asked: _Question) -> Check:
     def at(size: float) -> Estimate:
         return proportion(estimate.value, max(1, round(size)), asked.confidence, size)
 
-    return _open(asked, limit, stats.rows_needed(estimate, asked.limit, asked.confidence, at))
+    return _open(asked, limit, stats.rows_needed(estimate, asked.limit, at))
 
 
 def _judge_change(asked: _Question) -> Check:
@@ -364,7 +366,7 @@ def _judge_change(asked: _Question) -> Check:
         there = paired_difference(rates[0], rates[1], max(1, round(size)), asked.confidence, size)
         return Estimate(-there.value, -there.high, -there.low, there.n, there.method, size)
 
-    return _open(asked, limit, stats.rows_needed(loss, margin, asked.confidence, at))
+    return _open(asked, limit, stats.rows_needed(loss, margin, at))
 
 
 def _open(asked: _Question, limit: str, needed: float) -> Check:

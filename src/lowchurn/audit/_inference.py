@@ -5,15 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import special
 
+from lowchurn._checks import unknown_name
 from lowchurn._estimates import Estimate, effective_rows, paired_difference, proportion, undefined, weighted_proportion
 from lowchurn.audit import _statistics as stats
 from lowchurn.audit._statistics import Test
 
+if TYPE_CHECKING:
+    from lowchurn.audit._counts import Cut
+
+Key = tuple[int, str | None]  # the number of a slice column and its value; (-1, None) is the whole table
+# Shares of rows: of which kind, among which; the change in accuracy is no share.
+SHARES = {
+    "churn": ("changed", "all"),
+    "broken": ("broken", "labelled"),
+    "fixed": ("fixed", "labelled"),
+    "lateral": ("lateral", "labelled"),
+    "accuracy_old": ("right", "labelled"),
+    "accuracy_new": ("right_new", "labelled"),
+}
+FIGURES = (*SHARES, "accuracy_change")
 COUNTED = ("changed", "labelled", "broken", "fixed", "lateral", "right", "right_new")
 
 # The database's word for a row, and what such a row counts for.
@@ -58,6 +73,12 @@ class Design:
         if self.grouped:
             return f"robust to {self.groups:,} groups{' and weights' if self.weighted else ''}"
         return "weighted rows" if self.weighted else "rows drawn alike and apart from each other"
+
+    def figure(self, tally: Tally, name: str, confidence: float | None = None) -> Estimate:
+        """One of :data:`FIGURES`, with its interval."""
+        if name not in FIGURES:
+            raise unknown_name("audit", "figure", name, FIGURES)
+        return self.share(tally, *SHARES[name], confidence) if name in SHARES else self.change(tally, confidence)
 
     def share(self, tally: Tally, kind: str, of: str, confidence: float | None = None) -> Estimate:
         """The share of one kind of row among another, with its interval."""
@@ -168,9 +189,9 @@ class Design:
         return variance, kish, units
 
 
-def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> dict[tuple[int, str | None], Tally]:
-    """Counts by slice, from the database's answer; the whole table is slice (-1, None)."""
-    found: dict[tuple[int, str | None], Tally] = {}
+def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> dict[Key, Tally]:
+    """Counts by slice, from the database's answer; the whole table, (-1, None), first; missing values last."""
+    found: dict[Key, Tally] = {}
     n = cells["n"]
     weights, squares = cells.get("weight", n), cells.get("weight2", n)
     for cut, value, kind, rows, weight, square in zip(
@@ -180,10 +201,10 @@ def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> 
         tally.add(KINDS[kind], int(rows), float(weight), float(square))
     if units is not None:
         _add_units(found, units)
-    return found
+    return {key: found[key] for key in sorted(found, key=lambda key: (key[0], key[1] is None, _natural(key[1])))}
 
 
-def _add_units(found: dict[tuple[int, str | None], Tally], units: dict[str, list[Any]]) -> None:
+def _add_units(found: dict[Key, Tally], units: dict[str, list[Any]]) -> None:
     position = {unit: i for i, unit in enumerate(sorted(set(units["unit"]), key=str))}
     names = {"all": "weight", **{kind: kind for kind in COUNTED if kind in units}}
     for tally in found.values():
@@ -201,12 +222,12 @@ class Slice:
 
     Examples
     --------
-    >>> import lowchurn
+    >>> from lowchurn.audit import audit
     >>> old = {"id": [1, 2, 3, 4], "prediction": [0, 1, 0, 1], "country": ["de", "de", "fr", "fr"]}
     >>> new = {"id": [1, 2, 3, 4], "prediction": [0, 1, 1, 0]}
     >>> import pandas as pd
-    >>> audit = lowchurn.audit(pd.DataFrame(old), pd.DataFrame(new), by="country")
-    >>> [(s.value, s.churn.value) for s in audit.slices]
+    >>> found = audit(pd.DataFrame(old), pd.DataFrame(new), by="country")
+    >>> [(s.value, s.churn.value) for s in found.slices]
     [('de', 0.0), ('fr', 1.0)]
     """
 
@@ -237,47 +258,33 @@ class Slice:
         return f"{self.column}={self.value}"
 
 
-def judge_slices(
-    found: dict[tuple[int, str | None], Tally], names: Callable[[int, str | None], tuple[str, str]], design: Design
-) -> list[Slice]:
+def judge_slices(found: dict[Key, Tally], cuts: Sequence[Cut], design: Design) -> list[Slice]:
     """Every slice with its estimates and tests; the q-values are over all slices together."""
     whole = found[-1, None]
     overall = whole.weight["changed"] / whole.weight["all"]
-    keys = slice_order(found)
-    changes = [design.mcnemar(found[k]).p_value for k in keys]
-    flips = [design.more_flips(found[k], whole) for k in keys]
+    inside = list(found.items())[1:]
+    changes = [design.mcnemar(tally).p_value for _, tally in inside]
+    flips = [design.more_flips(tally, whole) for _, tally in inside]
     slices = []
-    for key, p, q, flips_p, flips_q in zip(
-        keys, changes, stats.false_discovery(changes), flips, stats.false_discovery(flips), strict=True
+    for ((cut, value), tally), p, q, flips_p, flips_q in zip(
+        inside, changes, stats.false_discovery(changes), flips, stats.false_discovery(flips), strict=True
     ):
-        tally = found[key]
-        column, value = names(*key)
-        churn = design.share(tally, "changed", "all")
+        figures = {name: design.figure(tally, name) for name in FIGURES if name != "lateral"}
         slices.append(
             Slice(
-                column,
-                value,
+                cuts[cut].name,
+                cuts[cut].words(value),
                 tally.n["all"],
-                churn,
-                design.share(tally, "broken", "labelled"),
-                design.share(tally, "fixed", "labelled"),
-                design.share(tally, "right", "labelled"),
-                design.share(tally, "right_new", "labelled"),
-                design.change(tally),
-                p,
-                float(q),
-                churn.value / overall if overall > 0 else math.nan,
-                tally.weight["changed"] - overall * tally.weight["all"],
-                flips_p,
-                float(flips_q),
+                **figures,
+                p_value=p,
+                q_value=float(q),
+                lift=figures["churn"].value / overall if overall > 0 else math.nan,
+                excess=tally.weight["changed"] - overall * tally.weight["all"],
+                flips_p=flips_p,
+                flips_q=float(flips_q),
             )
         )
     return slices
-
-
-def slice_order(found: dict[tuple[int, str | None], Tally]) -> list[tuple[int, str | None]]:
-    """The slices by column and value; missing values last."""
-    return sorted((k for k in found if k[0] >= 0), key=lambda k: (k[0], k[1] is None, _natural(k[1])))
 
 
 def _natural(value: str | None) -> tuple[int, float, str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import inspect
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from lowchurn import __version__
 
 if TYPE_CHECKING:
-    from lowchurn.audit._result import Rows
+    from lowchurn.audit._pairs import Rows
+    from lowchurn.audit._settings import Origin, Settings
+    from lowchurn.audit._sources import TableLike
 
 # Larger inputs are not hashed: reading them a second time would take longer than the audit.
 MOST_BYTES = 1 << 30
@@ -29,9 +29,10 @@ class Source:
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-    >>> lowchurn.audit(rows, rows, old_name="credit 3.1").provenance.old.name
+    >>> audit(rows, rows, old_name="credit 3.1").provenance.old.name
     'credit 3.1'
     """
 
@@ -53,9 +54,10 @@ class Provenance:
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-    >>> lowchurn.audit(rows, rows, confidence=0.9).provenance.settings
+    >>> audit(rows, rows, confidence=0.9).provenance.settings
     {'confidence': 0.9}
     """
 
@@ -70,17 +72,8 @@ class Provenance:
     lowchurn: str = __version__
 
 
-def describe_source(argument: str, source: Any, name: str | None) -> Source:
-    """A table before it is read; its rows are counted later. ``argument`` is what the name is called in errors.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._provenance import describe_source
-    >>> describe_source("old_name", "no-such.csv", "credit 3.1").sha256 is None
-    True
-    """
-    if name is not None and not isinstance(name, str):
-        raise ValueError(f"audit: {argument} must be text, got {name!r}.")
+def describe_source(source: TableLike, name: str | None) -> Source:
+    """A table before it is read; its rows are counted later."""
     if not isinstance(source, str | os.PathLike):
         return Source(name, None)
     path = os.fspath(source)
@@ -130,18 +123,13 @@ def _checksum(path: str, files: list[Path]) -> str:
     return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def describe_audit(
-    old: Source, new: Source, rows: Rows, settings: Mapping[str, Any], signature: inspect.Signature
-) -> Provenance:
-    """Both tables with their rows, and the settings that differ from the defaults of a function."""
-    defaults = {p.name: p.default for p in signature.parameters.values() if p.default is not p.empty}
-    used = {
-        name: value
-        for name, value in settings.items()
-        if name in defaults and name not in NAMES and not _equal(value, defaults[name])
-    }
-    return Provenance(replace(old, rows=rows.old), replace(new, rows=rows.new), used)
-
-
-def _equal(value: Any, default: Any) -> bool:
-    return value is default or (type(value) is type(default) and bool(value == default))
+def describe_audit(old: Source, new: Source, rows: Rows, settings: Settings, origin: Origin) -> Provenance:
+    """Both tables with their rows, the settings that differ from their defaults and the limits of the gate."""
+    used = {name: value for name, value in settings.given.items() if name not in NAMES}
+    return Provenance(
+        replace(old, rows=rows.old),
+        replace(new, rows=rows.new),
+        used | dict(origin.limits),
+        origin.config,
+        origin.from_config,
+    )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import duckdb
 import ibis
@@ -28,19 +28,24 @@ import sqlglot
 from lowchurn._checks import unknown_name
 from lowchurn._files import make_scratch
 from lowchurn.audit import _csv as csv_files
-from lowchurn.audit._exact import MOST_DIGITS, ColumnType, Schema, kind_of
+from lowchurn.audit._exact import MOST_DIGITS, ColumnType, Schema
+
+if TYPE_CHECKING:
+    from lowchurn.audit._settings import Settings
 
 CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".csv.zst")
 PARQUET_ENDINGS = (".parquet", ".pq", ".parq")
 DATABASE_ENDINGS = (".duckdb", ".ddb", ".db")
 SHOWN = 5  # names of files in a message
+# A path, or a table of pandas, polars, pyarrow, DuckDB or Ibis, which share no base class.
+TableLike: TypeAlias = Any
 
 
 @dataclass
 class Source:
     """A table that was opened, and what is known of its columns."""
 
-    table: Any
+    table: ibis.Table
     """As it is stored: the columns of a text file are all text."""
     schema: Schema
     written: bool = False
@@ -48,7 +53,7 @@ class Source:
     uneven: dict[str, str] = field(default_factory=dict)
     """Columns that are not in all files of a folder or not of one type there, with the reason."""
 
-    def select(self, names: Iterable[str]) -> Any:
+    def select(self, names: Iterable[str]) -> ibis.Table:
         """The named columns in their types."""
         names = list(names)
         for name in names:
@@ -59,7 +64,7 @@ class Source:
         return self.table.select(**{name: _typed(self.table[name], self.schema[name]) for name in names})
 
 
-def _typed(column: Any, type: ColumnType) -> Any:
+def _typed(column: ibis.Column, type: ColumnType) -> ibis.Value:
     if type.kind == "null":
         return ibis.null("string")
     return column.cast(type.dtype)
@@ -72,43 +77,35 @@ class Engine:
     memory; the folder goes when the engine does.
     """
 
-    def __init__(
-        self,
-        backend: Any = None,
-        memory_limit: str | None = None,
-        threads: int | None = None,
-        folder: str | None = None,
-        partitions: bool = False,
-        remote: bool = False,
-        views: bool = False,
-    ) -> None:
+    def __init__(self, settings: Settings, backend: ibis.BaseBackend | None = None) -> None:
         self.own = backend is None
-        self.partitions, self.remote, self.views = partitions, remote, views
+        self.partitions, self.remote, self.views = settings.partitions, settings.remote, settings.views
         self._attached: dict[str, str] = {}
         if backend is not None:
             self.backend = backend
             return
+        folder = settings.temp_directory
         if folder is not None and not Path(folder).is_dir():
             raise ValueError(f"audit: temp_directory must be an existing folder, got {folder!r}.")
         try:
             place = make_scratch(folder)
         except OSError as error:
             raise ValueError(f"audit: cannot write to temp_directory {folder!r}: {error.strerror}.") from None
-        settings: dict[str, Any] = {
+        options: dict[str, Any] = {
             "temp_directory": os.path.join(place, "spill"),
             # The order of rows means nothing here, and keeping it costs memory.
             "preserve_insertion_order": False,
             # Extensions are code that is downloaded: only remote files need them.
-            "autoinstall_known_extensions": remote,
-            "autoload_known_extensions": remote,
+            "autoinstall_known_extensions": self.remote,
+            "autoload_known_extensions": self.remote,
             "allow_community_extensions": False,
+            # DuckDB's own default, 80 %, leaves little for everything that it does not count.
+            "memory_limit": "60%" if settings.memory_limit is None else settings.memory_limit,
         }
-        # DuckDB's own default, 80 %, leaves little for everything that it does not count.
-        settings["memory_limit"] = "60%" if memory_limit is None else memory_limit
-        if threads is not None:
-            settings["threads"] = int(threads)
+        if settings.threads is not None:
+            options["threads"] = int(settings.threads)
         try:
-            self.backend = ibis.duckdb.connect(os.path.join(place, "audit.duckdb"), **settings)
+            self.backend = ibis.duckdb.connect(os.path.join(place, "audit.duckdb"), **options)
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
             if isinstance(error, duckdb.Error | ValueError):
@@ -116,16 +113,24 @@ class Engine:
             raise
         self._close = weakref.finalize(self, _close, self.backend, place)
 
+    @classmethod
+    def for_tables(cls, old: TableLike, new: TableLike, settings: Settings) -> Engine:
+        """The engine that both tables can live in."""
+        backends = [b for b in (_backend_of(source) for source in (old, new)) if b is not None]
+        if len({id(b) for b in backends}) > 1:
+            raise ValueError("audit: both Ibis tables must come from one connection, got two. Use one, or give files.")
+        return cls(settings, backends[0] if backends else None)
+
     def close(self) -> None:
         """Close an own database and remove its folder."""
         if self.own:
             self._close()
 
-    def read(self, side: str, source: Any) -> Any:
+    def read(self, side: str, source: TableLike) -> ibis.Table:
         """Any supported source as a table of this engine; the columns of a text file are all text."""
         return self.open(side, source).table
 
-    def open(self, side: str, source: Any) -> Source:
+    def open(self, side: str, source: TableLike) -> Source:
         """Any supported source, with the types of its columns."""
         if isinstance(source, ibis.Table):
             return _source(source)
@@ -133,7 +138,7 @@ class Engine:
             return self._open_path(side, os.fspath(source))
         return self._open_memory(side, source)
 
-    def _open_memory(self, side: str, source: Any) -> Source:
+    def _open_memory(self, side: str, source: TableLike) -> Source:
         if isinstance(source, duckdb.DuckDBPyRelation):
             # A relation belongs to its own connection and may be read once: bring it over.
             source = source.to_arrow_table()
@@ -178,7 +183,7 @@ class Engine:
         except Exception as error:
             raise ValueError(f"audit: cannot read the {side} table: {_first_line(error)}.") from None
 
-    def _hold(self, table: pa.Table) -> Any:
+    def _hold(self, table: pa.Table) -> ibis.Table:
         """A table in memory as one of the engine's; DuckDB reads it where it lies."""
         if self.backend.name != "duckdb":
             return ibis.memtable(table)
@@ -294,43 +299,34 @@ class Engine:
         except (OSError, MemoryError, OverflowError, UnicodeError, pa.ArrowException) as error:
             raise ValueError(f"audit: could not read the tables: {_first_line(error)}.") from None
 
-    def keep(self, name: str, table: Any) -> Any:
+    def keep(self, name: str, table: ibis.Table) -> ibis.Table:
         """Store an intermediate result: in our own file, or in the caller's engine as its cache."""
         if self.own:
             return self.backend.create_table(name, table)
         return table.cache()
 
-    def fetch(self, table: Any) -> dict[str, list[Any]]:
+    def fetch(self, table: ibis.Table) -> dict[str, list[Any]]:
         """A small result as plain Python columns (not pandas: it would turn large integers with gaps into floats)."""
         result: dict[str, list[Any]] = self.backend.to_pyarrow(table).to_pydict()
         return result
 
+    def fetch_row(self, table: ibis.Table) -> dict[str, Any]:
+        """A result of a single row."""
+        return {name: values[0] for name, values in self.fetch(table).items()}
 
-def open_engine(
-    old: Any, new: Any, *, partitions: bool = False, remote: bool = False, views: bool = False, **settings: Any
-) -> Engine:
-    """The engine that both tables can live in."""
-    backends = [b for b in (_backend_of(source) for source in (old, new)) if b is not None]
-    if len({id(b) for b in backends}) > 1:
-        raise ValueError("audit: both Ibis tables must come from one connection, got two. Use one, or give files.")
-    if backends:
-        return Engine(backends[0], partitions=partitions, remote=remote, views=views)
-    return Engine(**settings, partitions=partitions, remote=remote, views=views)
+    def count(self, table: ibis.Table) -> int:
+        """The number of rows."""
+        return int(self.fetch_row(table.aggregate(n=table.count()))["n"])
 
 
-def _backend_of(source: Any) -> Any:
+def _backend_of(source: TableLike) -> ibis.BaseBackend | None:
     if not isinstance(source, ibis.Table):
         return None
     backends, _ = source._find_backends()
     return backends[0] if backends else None
 
 
-def kinds(table: Any) -> dict[str, str]:
-    """The kind of each column, in words that mean the same in every engine."""
-    return {name: kind_of(dtype) for name, dtype in table.schema().items()}
-
-
-def _source(table: Any) -> Source:
+def _source(table: ibis.Table) -> Source:
     return Source(table, Schema.of(dict(table.schema().items())))
 
 
@@ -338,7 +334,7 @@ def _new_name() -> str:
     return f"lowchurn_{uuid.uuid4().hex}"
 
 
-def _as_arrow(source: Any, names: list[str] | None = None) -> pa.Table:
+def _as_arrow(source: TableLike, names: list[str] | None = None) -> pa.Table:
     """A table in memory, or some of its columns, in types that DuckDB and Ibis have."""
     if isinstance(source, pa.Table):
         table = source if names is None else source.select(names)
@@ -447,13 +443,13 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0].rstrip(".")
 
 
-def _close(backend: Any, place: Path) -> None:
+def _close(backend: ibis.BaseBackend, place: Path) -> None:
     with suppress(Exception):  # the interpreter may be half gone: nothing is left to save
         backend.disconnect()
     shutil.rmtree(place, ignore_errors=True)
 
 
-def has_low_precision(table: Any, names: tuple[str, ...]) -> bool:
+def has_low_precision(table: ibis.Table, names: tuple[str, ...]) -> bool:
     """Whether any of the columns is a float of fewer than 64 bits."""
     schema = table.schema()
     return any(isinstance(schema[name], dt.Float16 | dt.Float32) for name in names)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from lowchurn._display import interval_text, share_text
+from lowchurn._estimates import Estimate
 from lowchurn._terminal import printable
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Verdict
-from lowchurn.audit._statistics import Estimate
 
 if TYPE_CHECKING:
     from lowchurn.audit._result import Audit
@@ -119,11 +119,12 @@ def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> from lowchurn.audit import markdown
     >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
-    >>> audit = lowchurn.audit(rows, rows)
-    >>> markdown(audit, audit.gate(max_churn=0.01)).splitlines()[0]
+    >>> found = audit(rows, rows)
+    >>> markdown(found, found.gate(max_churn=0.01)).splitlines()[0]
     '## Model audit: PASS'
     """
     level = f"{audit.confidence:.0%}"
@@ -234,11 +235,12 @@ def junit(audit: Audit, verdict: Verdict) -> str:
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> from lowchurn.audit import junit
     >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
-    >>> audit = lowchurn.audit(rows, rows)
-    >>> 'failures="0"' in junit(audit, audit.gate(max_churn=0.01))
+    >>> found = audit(rows, rows)
+    >>> 'failures="0"' in junit(found, found.gate(max_churn=0.01))
     True
     """
     outcomes = [check.outcome for check in verdict.checks]

@@ -15,7 +15,7 @@ import numpy as np
 from lowchurn import _charts as charts
 from lowchurn._files import write_files
 from lowchurn.bench._past_paper import along_the_dial, dial_table
-from lowchurn.bench._store import Row
+from lowchurn.bench._segments import Row
 from lowchurn.bench._tables import (
     METHODS,
     Averages,
@@ -82,7 +82,7 @@ def pareto_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> li
     for place, where in _panels(found).items():
         settings = found[place]
         for method in METHODS:
-            some = [(s, a) for (name, s), a in settings.items() if name == method and a.trials]
+            some = [(s.words, a) for s, a in settings.items() if s.strategy == method and a.trials]
             if not some:
                 continue
             costs = np.array([(1 - a.accuracy, a.churn) for _, a in some])

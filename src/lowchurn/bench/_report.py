@@ -12,8 +12,9 @@ from typing import Any
 
 from lowchurn._files import check_outputs, real_place, write_files
 from lowchurn.bench._paper import TABLES
-from lowchurn.bench._past_paper import BOTH, dial_tables, dial_variants, parameters
-from lowchurn.bench._store import FINISHED, Row, Store
+from lowchurn.bench._past_paper import BOTH, dial_tables, dial_variants
+from lowchurn.bench._segments import FINISHED, Row
+from lowchurn.bench._store import Store
 from lowchurn.bench._tables import (
     Table,
     ablation_table,
@@ -22,6 +23,7 @@ from lowchurn.bench._tables import (
     choose,
     cold_accuracy_table,
     error_bands,
+    table_rows,
     variant_name,
     variants,
     win_counts,
@@ -82,7 +84,7 @@ class Picture:
 def write_tables(store: Store, out: Path) -> list[Path]:
     """Write every table as Markdown, CSV and LaTeX, all of them or none, and return where."""
     _check_out(store, out)
-    return _write(store, out, table_files(list(all_tables(_rows(store)))))
+    return _write(store, out, table_files(list(all_tables(table_rows(store)))))
 
 
 def table_files(tables: list[tuple[dict[str, Any], Table]]) -> dict[str, bytes | str]:
@@ -130,7 +132,7 @@ def make_figures(rows: list[Row]) -> list[Picture]:
 def write_report(store: Store, out: Path) -> Path:
     """Write one page with all tables and figures, and these as files beside it: all of them or none."""
     _check_out(store, out)
-    rows = _rows(store)
+    rows = table_rows(store)
     tables, pictures = list(all_tables(rows)), make_figures(rows)
     files: dict[str, bytes | str] = {f"tables/{name}": text for name, text in table_files(tables).items()}
     for one in pictures:
@@ -235,49 +237,6 @@ def as_html(table: Table) -> str:
         f'<h3>{html.escape(table.caption)}</h3><div class="scroll"><table>'
         f"<tr>{''.join(head)}</tr>{''.join(lines)}</table>{notes}</div>"
     )
-
-
-def _rows(store: Store) -> list[Row]:
-    """The rows of a store, if tables can be made of them."""
-    rows = store.rows()
-    if not rows:
-        raise ValueError(f"bench: the store {store.folder} holds no rows. Fill it with `lowchurn bench run`.")
-    if all(row["status"] != FINISHED for row in rows):
-        raise ValueError(
-            f"bench: no row of the store {store.folder} is finished; the first of {len(rows)} {rows[0]['status']}. "
-            "Remove the cause and run again with --retry-failed."
-        )
-    for row in rows:
-        if not _is_sound(row):
-            shown = ", ".join(
-                f"{name} {row[name]!r}" for name in ("dataset", "network", "strategy", "setting", "trial")
-            )
-            raise ValueError(
-                f"bench: the store {store.folder} contains a row that no run makes ({shown}, accuracy "
-                f"{row['accuracy']}, churn {row['churn']}). Find its segment and move it away."
-            )
-    return rows
-
-
-# Parameters that tables read from the settings of a strategy, and what they must be.
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e-[0-9]+)?"
-READ = {
-    "distill": {"start": r"warm|cold", "lam": _NUMBER},
-    "soup": {"toward_base": _NUMBER},
-    "interpolate": {"toward_base": _NUMBER},
-    "two-teachers": {"students": r"[0-9]{1,9}"},
-    "anchor-to-distill": {"share": _NUMBER},
-}
-
-
-def _is_sound(row: Row) -> bool:
-    """Whether a row is such as a run writes; one that was tampered with may be anything within the store's types."""
-    if not re.fullmatch(r"[a-z]+-[0-9]{1,18}", row["network"]):
-        return False
-    if not re.fullmatch(r"(?:\w+=[^=,]+(?:, (?=\w)|$))*", row["setting"]):
-        return False
-    found = parameters(row["setting"])
-    return all(re.fullmatch(form, found.get(name, "")) for name, form in READ.get(row["strategy"], {}).items())
 
 
 def _words(rows: list[Row], column: str) -> str:

@@ -36,12 +36,13 @@ def write_html(path: str | Path, audit: Audit, verdict: Verdict | None = None, *
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn, tempfile, pathlib
+    >>> import pandas as pd, tempfile, pathlib
+    >>> from lowchurn.audit import audit
     >>> from lowchurn.report import write_html
     >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder) / "report.html"
-    ...     write_html(path, lowchurn.audit(rows, rows))
+    ...     write_html(path, audit(rows, rows))
     ...     path.stat().st_size < 2_000_000
     True
     """
@@ -78,10 +79,11 @@ def html_page(
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> from lowchurn.report import html_page
     >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "<script>"]})
-    >>> page = html_page(lowchurn.audit(rows, rows))
+    >>> page = html_page(audit(rows, rows))
     >>> "identical to the base" in page
     True
     """
