@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowchurn.strategies import setting_words
+from lowchurn._display import setting_words
 
 if TYPE_CHECKING:
     import pandas as pd
