@@ -30,8 +30,8 @@ from xgboost import XGBClassifier
 import lowchurn
 from lowchurn import LowChurnClassifier, metrics
 from lowchurn._checks import check_proba
+from lowchurn.estimator._measuring import clearly_worse
 from lowchurn.estimator._production import Base
-from lowchurn.estimator._training import clearly_worse
 from lowchurn.learners import RowsLearner
 from lowchurn.strategies import ColdStart, Distill, WarmStart
 
