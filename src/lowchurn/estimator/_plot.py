@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lowchurn._charts import ENDINGS, Chart
 from lowchurn._checks import check_choice, check_number
 from lowchurn._frontier_chart import frontier_chart, read_tried
-from lowchurn.estimator._frontier import Candidate
+
+if TYPE_CHECKING:
+    from lowchurn.estimator._frontier import Candidate
 
 WHO = "Frontier.plot"
 
