@@ -56,7 +56,7 @@ ALLOWED = {
     "_reading": {"_terminal"},
     "_terminal": set(),
     "_exits": FLOOR,
-    "_model_files": {"_reading", "_terminal"},
+    "_model_files": {"_reading", "_terminal", "_types"},
     "_charts": FLOOR,
     "_frontier_chart": MATHS | {"_charts"},
     "scoring": FLOOR,
