@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from lowchurn import strategies
+from lowchurn._display import setting_words
 from lowchurn.scoring import BrierScore, LogScore
 from lowchurn.strategies import (
     Anchor,
@@ -39,7 +40,6 @@ from lowchurn.strategies import (
     one_hot,
     paper_grid,
     plan,
-    setting_words,
     strategy_from,
 )
 from lowchurn.theory import anchor_minimizer

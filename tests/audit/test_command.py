@@ -13,13 +13,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 
 import lowchurn as package
+from lowchurn._frontier_chart import read_tried
 from lowchurn.audit._settings import NAMES, Settings
 from lowchurn.cli import main
 from lowchurn.cli._audit import run_audit
-from lowchurn.report._tried import read_frontier, read_tried
+from lowchurn.report._frontier_file import read_frontier
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_no_output_is_an_input(folder, inputs, monkeypatch, option, path):
     given = dict(zip(names, (inputs[0], inputs[1], *inputs[3::2]), strict=True)) | {option.strip("-"): path}
     before = {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     with pytest.raises(ValueError, match=f"{option} must not overwrite"):
-        run_audit(given, Console(quiet=True))
+        run_audit(given)
     assert {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
@@ -278,9 +278,9 @@ def test_databases_folders_and_literal_names_are_inputs_too(folder, monkeypatch,
     (folder / "parts").mkdir()
     (folder / path).write_bytes(b"rows")
     with pytest.raises(ValueError, match="--json must not overwrite the old table"):
-        run_audit({"old": old, "new": "new.parquet", "json": path}, Console(quiet=True))
+        run_audit({"old": old, "new": "new.parquet", "json": path})
     with pytest.raises(ValueError, match="--html and --json must be different files"):
-        run_audit({"old": "old.parquet", "new": "new.parquet", "json": "./x", "html": "x"}, Console(quiet=True))
+        run_audit({"old": "old.parquet", "new": "new.parquet", "json": "./x", "html": "x"})
 
 
 def test_labels_that_are_filled_in_are_not_replaced_without_force(folder, lowchurn):
@@ -355,7 +355,7 @@ def test_a_damaged_frontier_is_one_clear_line(folder, monkeypatch, text, words):
     monkeypatch.chdir(folder)
     (folder / "tried.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match=words) as error:
-        run_audit({"old": "old.parquet", "new": "new.parquet", "frontier": "tried.json"}, Console(quiet=True))
+        run_audit({"old": "old.parquet", "new": "new.parquet", "frontier": "tried.json"})
     assert "\n" not in str(error.value)
     assert "tried.json" in str(error.value)
 
@@ -447,7 +447,7 @@ def test_a_failure_while_writing_leaves_the_old_file(folder, monkeypatch):
 
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(ValueError, match="No space left on device"):
-        run_audit({"old": "old.parquet", "new": "new.parquet", "json": "report.json"}, Console(quiet=True))
+        run_audit({"old": "old.parquet", "new": "new.parquet", "json": "report.json"})
     assert (folder / "report.json").read_text() == "before"
     assert not [name for name in os.listdir(folder) if name.endswith(".lowchurn")]
 

@@ -10,7 +10,9 @@ import tarfile
 import pytest
 
 from lowchurn.bench import _run as run_module
-from lowchurn.bench._store import Store, encode
+from lowchurn.bench import _store as store_module
+from lowchurn.bench._segments import encode
+from lowchurn.bench._store import Store
 from lowchurn.cli import main
 from tests.bench.test_store import row
 
@@ -95,7 +97,7 @@ def test_some_failures_are_a_warning_that_counts_them(lowchurn, monkeypatch, tmp
         (("--network", "fcn-10000000", "--strategy", "paper"), "needs about"),
         (("--network", "convnet-1"), "convnet-1 reads images, but wine has rows of shape"),
         (("--network", "resnet-77"), "resnet-77 reads images, but wine has rows of shape"),
-        (("--network", "transformer-1"), "reads words, but wine holds numbers"),
+        (("--network", "transformer-1"), "reads words, but wine contains numbers"),
         (("--device", "cuda:7"), "device 'cuda:7' is not there"),
         (("--data", "nowhere"), "there is no folder or file nowhere"),
         (("--store", "/dev/null"), "is not a store"),
@@ -174,7 +176,7 @@ def test_import_writes_nothing_where_one_of_the_sources_is_bad(lowchurn, tmp_pat
 
 def test_import_refuses_bombs_cut_files_and_other_things(lowchurn, tmp_path, monkeypatch):
     good = as_tar(tmp_path / "good.tar.gz", segment(row(0)), "w:gz").read_bytes()
-    monkeypatch.setattr(run_module, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(store_module, "MOST_BYTES", 2**20)
     as_tar(tmp_path / "bomb.tar.gz", {"segments/000001-a.parquet": bytes(2**21)}, "w:gz")
     many = {f"segments/{i:06d}-a.parquet": bytes(2**20) for i in range(9)}
     as_tar(tmp_path / "many.tar.gz", many, "w:gz")

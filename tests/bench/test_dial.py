@@ -12,21 +12,22 @@ from lowchurn.bench._past_paper import (
     dial_variants,
     one_model,
     paired_table,
-    parameters,
     proportion_table,
     ratio_table,
     resampled_table,
+    trial_rows,
 )
 from lowchurn.bench._report import write_report, write_tables
 from lowchurn.bench._store import Store
-from lowchurn.bench._tables import win_counts
+from lowchurn.bench._tables import averages, win_counts
+from tests.bench import parameters
 from tests.bench.test_tables import BASE
 
 
 def row(dataset, strategy, setting, accuracy, churn, **more):
     start = parameters(setting).get("start", "warm")
-    values = {"dataset": dataset, "strategy": strategy, "setting": setting, "accuracy": accuracy, "churn": churn}
-    return BASE | values | {"start": start, "data": dataset} | more
+    values = {"dataset": dataset, "strategy": strategy, "parameters": parameters(setting)}
+    return BASE | values | {"accuracy": accuracy, "churn": churn, "start": start, "data": dataset} | more
 
 
 TEACHERS = "members=8, lam=0.5, students={}, start=warm"
@@ -145,25 +146,37 @@ NOISY = [
 ]
 
 
+def paired(rows, variant, network):
+    return paired_table(averages(rows), trial_rows(rows, variant, network), variant, network)
+
+
+def resampled(rows, variant, network):
+    return resampled_table(trial_rows(rows, variant, network), variant, network)
+
+
+def proportion(rows, variant, network):
+    return proportion_table(averages(rows), variant, network)
+
+
 def test_differences_are_taken_trial_by_trial():
     (raw,) = dial_variants(NOISY)
-    ((labels, cells),) = paired_table(NOISY, raw, "fcn-1000").rows
+    ((labels, cells),) = paired(NOISY, raw, "fcn-1000").rows
     assert labels == ("adult", "lam=0.5, start=cold", "toward_base=0.5")
     expected = [7, 5, -2, math.sqrt(2 / 3) / 2]  # the deviation of 1, 2, 3, 2 over the root of 4
     assert [cell.value for cell in cells] == pytest.approx(expected)
-    bad = [model for model in NOISY if "toward_base=0.5" not in model["setting"] and "0.0" not in model["setting"]]
-    ((labels, cells),) = paired_table(bad, raw, "fcn-1000").rows
+    bad = [model for model in NOISY if model["parameters"].get("toward_base") not in (0.0, 0.5)]
+    ((labels, cells),) = paired(bad, raw, "fcn-1000").rows
     assert labels[2] == "none"
     assert [math.isnan(cell.value) for cell in cells] == [False, True, True, True]
     # A trial that one of the two lacks is in its average and in no difference.
     some = [model for model in NOISY if not (model["strategy"] == "distill" and model["trial"] == 2)]
-    ((_, cells),) = paired_table(some, raw, "fcn-1000").rows
+    ((_, cells),) = paired(some, raw, "fcn-1000").rows
     assert cells[2].value == pytest.approx(-5 / 3)
 
 
 def test_drawing_the_trials_again_chooses_the_settings_again():
     (raw,) = dial_variants(NOISY)
-    table = resampled_table(NOISY, raw, "fcn-1000")
+    table = resampled(NOISY, raw, "fcn-1000")
     ((labels, cells),) = table.rows
     assert (labels, [table.cell(cell) for cell in cells]) == (("adult",), ["100", "0", "0", "0"])
     # Of four trials only the first makes distillation accurate enough: it is so where this one is drawn at all.
@@ -171,20 +184,20 @@ def test_drawing_the_trials_again_chooses_the_settings_again():
         model | {"accuracy": 0.9 if model["trial"] == 0 else 0.8 - 1e-9} if model["strategy"] == "distill" else model
         for model in NOISY
     ]
-    ((_, cells),) = resampled_table(lucky, raw, "fcn-1000").rows
+    ((_, cells),) = resampled(lucky, raw, "fcn-1000").rows
     assert cells[3].value == pytest.approx(100 * 0.75**4, abs=3)
     # lam=0.1 with its 1 % is then accurate enough, too, and beats the soup's 5 %.
     assert cells[1].value == pytest.approx(100 - cells[3].value)
-    again = resampled_table(lucky, raw, "fcn-1000").rows[0][1]
+    again = resampled(lucky, raw, "fcn-1000").rows[0][1]
     assert [cell.value for cell in again] == [cell.value for cell in cells]
 
 
 def test_how_far_churn_is_from_proportion_along_the_dial():
     (raw,) = dial_variants(ROWS)
-    table = proportion_table(NOISY, raw, "fcn-1000")
+    table = proportion(NOISY, raw, "fcn-1000")
     assert table.columns == ("0", "0.5", "0.9", "deviation")
     assert [cell.value for cell in table.rows[0][1]] == pytest.approx([10, 5, 2, 0.1])
-    assert not proportion_table(BANK, raw, "fcn-1000").rows  # nothing at 0 to be in proportion to
+    assert not proportion(BANK, raw, "fcn-1000").rows  # nothing at 0 to be in proportion to
 
 
 def test_the_dial_is_a_curve_beside_distillation():
@@ -214,8 +227,8 @@ def test_tables_figures_and_page_are_written(tmp_path):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5000
     (raw,) = dial_variants(ROWS)
     assert figures.dial_figure(OTHERS[:2], raw) is None
-    both = figures.dial_figure(ROWS, raw).to_dict()
-    assert {value["where"] for value in both["data"]["values"]} >= {"adult, fcn-10", "adult, fcn-1000"}
+    both = figures.dial_figure(ROWS, raw)
+    assert {panel.title for panel in both.panels} >= {"adult, fcn-10", "adult, fcn-1000"}
 
 
 def test_the_figure_sets_what_is_not_accurate_enough_apart(tmp_path):
@@ -224,16 +237,20 @@ def test_the_figure_sets_what_is_not_accurate_enough_apart(tmp_path):
     scaled = [model | {"scale": True} for model in ADULT]
     rows = [*ADULT, *BANK, *scaled]
     kinds = dial_variants(rows)
-    points = figures.compared_points(rows, kinds, "fcn-1000")
+    tables = [(kind, dial_table(rows, kind, "fcn-1000")) for kind in kinds]
+    points = figures.compared_points(tables)
     soup = {(p["where"], p["dataset"]): p["churn"] for p in points if p["method"].startswith("soup")}
     expected = {("raw features", "adult"): 3, ("raw features", "bank"): 4, ("standardised features", "adult"): 3}
     assert soup == pytest.approx(expected)
-    chart = figures.compared_figure(rows, kinds, "fcn-1000")
-    values = chart.to_dict()["data"]["values"]
-    (apart,) = (value for value in values if not value["defined"])
-    assert (apart["dataset"], apart["method"][:7]) == ("bank", "distill")
-    assert apart["shown"] > max(value["shown"] for value in values if value["defined"])
-    svg, png = figures.save(chart, tmp_path / "compared")
+    chart = figures.compared_figure(tables, "fcn-1000")
+    shown = [mark for mark in chart.marks if mark.kind == "point"]
+    (apart,) = (mark for mark in shown if mark.style == "hollow")
+    assert apart.title == "bank, distillation (the paper): not accurate enough"
+    assert apart.points[0][0] > max(mark.points[0][0] for mark in shown if mark is not apart)
+    svg, png = tmp_path / "compared.svg", tmp_path / "compared.png"
+    chart.save(svg)
+    chart.save(png)
     assert "no setting is accurate enough" in svg.read_text()
     assert png.stat().st_size > 5000
-    assert figures.compared_figure(OTHERS[:1], kinds, "fcn-1000") is None
+    other = [(kind, dial_table(OTHERS[:1], kind, "fcn-1000")) for kind in kinds]
+    assert figures.compared_figure(other, "fcn-1000") is None

@@ -11,6 +11,7 @@ from lowchurn.bench import _trials as trials
 from lowchurn.bench._ablation import AnchorToDistill, ablation_settings
 from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import Protocol, dial_settings, draw, make_network, paper_settings, settings_of, start_of
+from lowchurn.bench._segments import setting_of
 from lowchurn.bench._trials import run_trials
 from lowchurn.nets import Task, train
 from lowchurn.strategies import (
@@ -34,7 +35,7 @@ from lowchurn.strategies import (
     WarmStart,
     member_seed,
     one_hot,
-    trainings,
+    plan,
 )
 from tests.nets.slow_twin import plain_training
 
@@ -63,6 +64,10 @@ SETTINGS = [
     Constrained(0.03, start="warm"),
     LocalSmoothing(0.5, 4, start="warm"),
 ]
+
+
+def as_setting(strategy):
+    return setting_of({"strategy": strategy.name, "parameters": strategy.parameters})
 
 
 class SlowTrial:
@@ -106,7 +111,7 @@ class SlowTrial:
 
     def row(self, strategy):
         test, truth, loss = self.data.test, self.data.y[self.data.test], None
-        epochs = sum(self.train(one, member)[1] for one, member in trainings(strategy))
+        epochs = sum(self.train(one, member)[1] for one, member in plan([strategy]).trainings)
         before = self.proba(self.base, test)
         if strategy.blend is None:
             model, _, loss = self.train(strategy, 0)
@@ -143,12 +148,12 @@ def test_every_setting_equals_a_plain_loop(loss):
     wanted = {0: SETTINGS, 1: SETTINGS[::2], 5: SETTINGS[1:3]}
     rows = run_trials(data, protocol, wanted, device="cpu", dtype="float64")
     assert len(rows) == sum(map(len, wanted.values()))
-    found = {(r["trial"], r["strategy"], r["setting"]): r for r in rows}
+    found = {(r["trial"], setting_of(r)): r for r in rows}
     assert {s.name for s in SETTINGS} > {cls.name for cls in ALL}
     for trial, settings in wanted.items():
         slow = SlowTrial(data, protocol, trial)
         for strategy in settings:
-            row = found[trial, strategy.name, strategy.setting]
+            row = found[trial, as_setting(strategy)]
             assert row["status"] == "finished"
             assert row["left_out"] == ""
             for name, value in slow.row(strategy).items():
@@ -158,10 +163,10 @@ def test_every_setting_equals_a_plain_loop(loss):
 def test_a_row_does_not_depend_on_what_else_is_run():
     data = load("wine").scaled()
     together = run_trials(data, SMALL, {0: SETTINGS, 1: SETTINGS}, device="cpu")
-    found = {(r["trial"], r["strategy"], r["setting"]): r for r in together}
+    found = {(r["trial"], setting_of(r)): r for r in together}
     for strategy in (SETTINGS[3], *SETTINGS[10:]):
         (alone,) = run_trials(data, SMALL, {1: [strategy]}, device="cpu")
-        same = found[1, strategy.name, strategy.setting]
+        same = found[1, as_setting(strategy)]
         for name in ("accuracy", "churn", "epochs", "validation_loss", "seed", "base_accuracy"):
             assert alone[name] == same[name]
 
@@ -171,14 +176,14 @@ def test_the_ends_of_the_dials():
     retrain = [WarmStart(), Interpolate(0.0), Soup(1), ServedMixture(1, 1.0, start="warm")]
     base = [Interpolate(1.0), Soup(3, 1.0), ServedMixture(3, 0.0)]
     rows = run_trials(data, SMALL, {trial: [*retrain, *base] for trial in range(4)}, device="cpu")
-    found = {(r["trial"], r["strategy"], r["setting"]): r for r in rows}
+    found = {(r["trial"], setting_of(r)): r for r in rows}
     for trial in range(4):
         for strategy in retrain[1:]:
             for name in ("accuracy", "churn", "broken", "fixed", "epochs", "seed"):
-                one, other = (found[trial, s.name, s.setting][name] for s in (strategy, retrain[0]))
+                one, other = (found[trial, as_setting(s)][name] for s in (strategy, retrain[0]))
                 assert one == other, (name, strategy)
         for strategy in base:
-            row = found[trial, strategy.name, strategy.setting]
+            row = found[trial, as_setting(strategy)]
             assert row["churn"] == 0
             assert row["accuracy"] == row["base_accuracy"]
 
@@ -189,8 +194,10 @@ def test_averages_are_made_some_at_a_time(monkeypatch):
     whole = run_trials(data, SMALL, dict.fromkeys(range(3), blends), device="cpu")
     monkeypatch.setattr(trials, "BLEND_BYTES", 1)
     parts = run_trials(data, SMALL, dict.fromkeys(range(3), blends), device="cpu")
-    order = ("trial", "strategy", "setting")
-    for one, other in zip(*(sorted(r, key=lambda row: [row[n] for n in order]) for r in (whole, parts)), strict=True):
+    order = ("trial", "strategy", "parameters")
+    for one, other in zip(
+        *(sorted(r, key=lambda row: (row["trial"], setting_of(row))) for r in (whole, parts)), strict=True
+    ):
         for name in (*order, "accuracy", "churn", "epochs"):
             assert one[name] == other[name]
 
@@ -254,10 +261,10 @@ def test_the_papers_settings():
     assert len(paper_settings("warm")) == len(paper_settings("cold")) == len(paper_settings("default")) == 74
     both = paper_settings("both")
     assert len(both) == len(set(both)) == 137
-    assert {start_of(s) for s in paper_settings("warm", ["distill"])} == {"warm"}
+    assert {start_of(s) for s in settings_of(["distill"], "warm")} == {"warm"}
     assert start_of(ShrinkPerturb(0.3)) == "between"
     with pytest.raises(ValueError, match="unknown strategy 'distil'. Did you mean 'distill'"):
-        paper_settings("warm", ["distil"])
+        settings_of(["distil"])
     with pytest.raises(ValueError, match="start must be one of"):
         paper_settings("hot")
 
@@ -265,11 +272,14 @@ def test_the_papers_settings():
 def test_settings_past_the_paper():
     dial = dial_settings()
     assert {s.name for s in dial} == {"cold"} | {cls.name for cls in ALL} - {cls.name for cls in PAPER}
-    assert len(trials.needed_by(tuple(dial))) == 1 + 8 + 4 * 10 + 4 * 9  # cold, retrains, students, the field
+    field = [s for s in dial if s.name not in ("cold", "soup", "interpolate", "two-teachers", "served-mix")]
+    assert len(field) >= 4 * 9
+    assert len(plan(dial).trainings) == 1 + 8 + 4 * 10 + len(field)  # cold, retrains, students, the field
     assert settings_of(["dial"]) == dial
     assert settings_of(["paper"], "both") == paper_settings("both")
     assert len(settings_of(["all"])) == len(set(paper_settings() + dial))
     assert {s.students for s in settings_of(["two-teachers"])} == {1, 4}
+    assert {cls.name for cls in ALL} == {s.name for s in settings_of(["all"])}
     with pytest.raises(ValueError, match="unknown strategy 'dail'. Did you mean 'dial'"):
         settings_of(["dail"])
 
@@ -304,10 +314,10 @@ def test_networks_fit_their_data(tmp_path):
     data = load("wine")
     with pytest.raises(ValueError, match="convnet-1 reads images, but wine has rows of shape"):
         make_network("convnet-1", data)
-    with pytest.raises(ValueError, match="transformer-1 reads words, but wine holds numbers"):
+    with pytest.raises(ValueError, match="transformer-1 reads words, but wine contains numbers"):
         make_network("transformer-1", data)
     words = type(data)(**(vars(data) | {"X": np.ones((len(data.y), 200), np.int64)}))
-    with pytest.raises(ValueError, match="fcn-3 reads numbers, but wine holds words"):
+    with pytest.raises(ValueError, match="fcn-3 reads numbers, but wine contains words"):
         make_network("fcn-3", words)
     images = type(data)(**(vars(data) | {"X": np.zeros((len(data.y), 12, 12, 1), np.float32)}))
     assert make_network("convnet-2", images).shape == (12, 12, 1)

@@ -14,19 +14,20 @@ from lowchurn.bench import _run as run_module
 from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import Protocol, count_weights, dial_settings, paper_settings, settings_of
 from lowchurn.bench._report import write_report, write_tables
-from lowchurn.bench._run import Block, code_version, copy_rows, run, summary
-from lowchurn.bench._store import KEY, Store
+from lowchurn.bench._run import Block, code_version, run, summary
+from lowchurn.bench._segments import key_of
+from lowchurn.bench._store import Store, copy_rows
 from lowchurn.strategies import ColdStart, Distill, Soup
 
 TINY = Protocol(network="fcn-4", initial=40, validation=20, batch=30, epochs=3)
-MEASURED = (*KEY, "start", "seed", "accuracy", "churn", "broken", "fixed", "base_accuracy", "epochs", "status", "data")
+MEASURED = ("start", "seed", "accuracy", "churn", "broken", "fixed", "base_accuracy", "epochs", "status", "data")
 
 
 def measured(store):
     """What must not depend on when and how a row was made."""
-    rows = [tuple(row[name] for name in (*MEASURED, "validation_loss")) for row in Store(store).rows()]
+    rows = [(*key_of(row), *(row[n] for n in (*MEASURED, "validation_loss"))) for row in Store(store).rows()]
     assert len(rows) == len(set(rows))
-    return sorted(rows)
+    return sorted(rows, key=str)
 
 
 def quiet(*arguments, **options):
@@ -35,10 +36,10 @@ def quiet(*arguments, **options):
 
 def test_the_same_call_goes_on_and_never_doubles(tmp_path):
     store = Store(tmp_path / "parts")
-    some = paper_settings("warm", ["cold", "distill"])
+    some = settings_of(["cold", "distill"])
     assert quiet(store, ["wine"], [TINY], some, 2) == {"there": 0, "new": 20, "failed": 0}
     assert quiet(store, ["wine"], [TINY], some, 2) == {"there": 20, "new": 0, "failed": 0}
-    more = paper_settings("both", ["cold", "warm", "distill", "mixup"])
+    more = settings_of(["cold", "warm", "distill", "mixup"], "both")
     assert quiet(Store(tmp_path / "parts"), ["wine", "breast_cancer"], [TINY], more, 3)["there"] == 20
     whole = Store(tmp_path / "whole")
     quiet(whole, ["wine", "breast_cancer"], [TINY], more, 3, block=2, jobs=2)
@@ -116,7 +117,7 @@ def test_settings_that_share_trainings_are_counted_once(tmp_path):
     assert line.endswith("2 trials, 18 models, 42 rows")
     assert {row["block_models"] for row in Store(tmp_path).rows()} == {18}
     (whole,) = run_module._cut(data, TINY, {0: dial_settings()}, 1)
-    assert run_module._cost(whole) == 85 * count_weights("fcn-4", data)
+    assert whole.cost == 85 * count_weights("fcn-4", data)
 
 
 def test_a_member_that_failed_is_told_and_the_row_finishes(tmp_path, monkeypatch):
@@ -154,7 +155,7 @@ def test_two_versions_of_a_data_set_do_not_mix(tmp_path):
     (row,) = Store(tmp_path / "one").rows()
     store = Store(tmp_path / "two")
     store.append([row | {"data": "other", "trial": 7}])
-    with pytest.raises(ValueError, match="holds rows of wine made from other data"):
+    with pytest.raises(ValueError, match="contains rows of wine made from other data"):
         quiet(store, ["wine"], [TINY], [ColdStart()], 2)
 
 
@@ -238,7 +239,7 @@ SMALL = ("--initial", "40", "--validation", "20", "--batch", "40")
         (("bench", "run", "wine", *SMALL, "--device", "tpu"), "device must be 'auto', 'cpu' or 'cuda', got 'tpu'"),
         (("bench", "run", "wine", *SMALL, "--device", "cuda:99"), "device 'cuda:99' is not there"),
         (("bench", "run", "wine", "--strategy", "dstill"), "Did you mean 'distill'"),
-        (("bench", "tables", "--store", "nothing-here"), "holds no rows"),
+        (("bench", "tables", "--store", "nothing-here"), "contains no rows"),
         (("bench", "import", "nothing-here"), "is not a store"),
         (("data", "fetch", "adlt", "--data", "somewhere"), "Did you mean 'adult'"),
     ],

@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from lowchurn.bench import _store as store_module
-from lowchurn.bench._store import COLUMNS, Store, checked, decode, encode
+from lowchurn.bench._segments import COLUMNS, checked, decode, encode
+from lowchurn.bench._store import Store
 
 
 def row(trial=0, status="finished", created="now", **more):
@@ -29,7 +30,10 @@ def store(request, tmp_path, monkeypatch):
 
 
 def test_rows_come_back_as_they_went(store):
-    rows = [row(0, accuracy=1 / 3, setting="lam=0.1, start=cold"), row(1, accuracy=None, status="failed: why")]
+    rows = [
+        row(0, accuracy=1 / 3, parameters={"lam": 0.1, "start": "cold"}),
+        row(1, accuracy=None, status="failed: why"),
+    ]
     assert store.append(rows) == 2
     again = Store(store.folder).rows()
     assert again == rows
@@ -44,7 +48,7 @@ def test_a_key_is_written_once(store):
 
 def test_rows_of_two_versions_of_a_data_set_do_not_mix(store):
     store.append([row(0, data="one")])
-    with pytest.raises(ValueError, match="holds rows of wine made from other data .one, now two."):
+    with pytest.raises(ValueError, match="contains rows of wine made from other data .one, now two."):
         store.append([row(1, data="two"), row(1, dataset="other", data="two")])
     assert trials(Store(store.folder)) == [0]
     assert store.append([row(1, data="one"), row(1, dataset="other", data="two")]) == 2

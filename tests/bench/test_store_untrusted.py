@@ -13,11 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowchurn.bench import _run as run_module
+from lowchurn.bench import _segments as segments_module
 from lowchurn.bench import _store as store_module
-from lowchurn.bench._run import copy_rows
-from lowchurn.bench._store import COLUMNS, Store, checked, encode
-from tests.bench.test_store import row
+from lowchurn.bench._segments import COLUMNS, checked, encode
+from lowchurn.bench._store import Store, copy_rows
+from tests.bench import test_store
+
+
+def row(*values, **more):
+    """A row as a file contains it, with its parameters as text."""
+    return test_store.row(*values, **{"parameters": "{}"} | more)
 
 
 def put(store, content, ending, number=1):
@@ -57,6 +62,17 @@ BAD_VALUES = {
     "dataset": (None, 3, "x" * 20000),
     "status": (None,),
     "seconds": (-1.0,),
+    "parameters": (
+        None,
+        3,
+        "lam=0.5",
+        "[0.5]",
+        "[" * 9000,
+        '{"lam": NaN}',
+        '{"lam": [1]}',
+        '{"lam": true}',
+        '{"a": 1e99}',
+    ),
 }
 
 
@@ -64,7 +80,7 @@ BAD_VALUES = {
 @pytest.mark.parametrize("ending", ["json.gz", "parquet"])
 def test_values_out_of_range_or_of_another_type_are_refused(tmp_path, name, value, ending):
     store = Store(tmp_path)
-    store.append([row(5)])
+    store.append([test_store.row(5)])
     if ending == "parquet" and value == 2**63:
         return  # such a number does not fit into the column
     content = packed(same=row(0) | {name: value}) if ending == "json.gz" else as_parquet(table(**{name: value}))
@@ -77,9 +93,9 @@ def test_values_out_of_range_or_of_another_type_are_refused(tmp_path, name, valu
 
 def test_what_is_appended_is_checked_alike(tmp_path):
     with pytest.raises(ValueError, match=r"store: accuracy must be in \[0, 1\], got 7.0"):
-        Store(tmp_path).append([row(0, accuracy=7)])
+        Store(tmp_path).append([test_store.row(0, accuracy=7)])
     with pytest.raises(ValueError, match="store: trial must be at least 0, got -1"):
-        checked(row(-1))
+        checked(test_store.row(-1))
 
 
 def bomb():
@@ -109,7 +125,7 @@ def bomb():
     ],
 )
 def test_json_segments_that_cannot_be_are_one_line(tmp_path, monkeypatch, content, message):
-    monkeypatch.setattr(store_module, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(segments_module, "MOST_BYTES", 2**20)
     path = put(Store(tmp_path), content, "json.gz")
     with pytest.raises(ValueError, match=message) as caught:
         Store(tmp_path).rows()
@@ -137,7 +153,7 @@ def test_json_segments_that_cannot_be_are_one_line(tmp_path, monkeypatch, conten
     ],
 )
 def test_parquet_segments_that_cannot_be_are_one_line(tmp_path, monkeypatch, content, message):
-    monkeypatch.setattr(store_module, "MOST_ROWS", 10)
+    monkeypatch.setattr(segments_module, "MOST_ROWS", 10)
     path = put(Store(tmp_path), content, "parquet")
     with pytest.raises(ValueError, match=message) as caught:
         Store(tmp_path).rows()
@@ -147,10 +163,10 @@ def test_parquet_segments_that_cannot_be_are_one_line(tmp_path, monkeypatch, con
 
 def test_two_results_for_one_row_are_not_chosen_from_in_silence(tmp_path):
     store = Store(tmp_path)
-    put(store, encode([row(0, created="then")])[0], "parquet", 1)
-    same = put(store, encode([row(0, created="now")])[0], "parquet", 2)
+    put(store, encode([test_store.row(0, created="then")])[0], "parquet", 1)
+    same = put(store, encode([test_store.row(0, created="now")])[0], "parquet", 2)
     assert len(Store(tmp_path)) == 1  # the same result, copied: no harm
-    other = put(store, encode([row(0, accuracy=0.25)])[0], "parquet", 3)
+    other = put(store, encode([test_store.row(0, accuracy=0.25)])[0], "parquet", 3)
     with pytest.raises(ValueError, match=f"{other.name} contains another result of a row .*wine.*trial 0"):
         Store(tmp_path).rows()
     other.unlink()
@@ -168,7 +184,7 @@ def test_folders_that_are_not_stores(tmp_path):
     os.mkfifo(tmp_path / "pipes" / "segments" / "000001-0123456789abcdef.parquet")
     for name in ("file", "odd", "full", "pipes"):
         store = Store(tmp_path / name)
-        for use in (store.rows, lambda store=store: store.append([row(0)])):
+        for use in (store.rows, lambda store=store: store.append([test_store.row(0)])):
             with pytest.raises(ValueError, match="is not a (store|segment)"):
                 use()
         assert not (tmp_path / name / "lock").exists()
@@ -176,24 +192,24 @@ def test_folders_that_are_not_stores(tmp_path):
 
 def test_more_than_a_million_segments_can_be_read(tmp_path):
     store = Store(tmp_path)
-    put(store, encode([row(0)])[0], "parquet", 999999)
+    put(store, encode([test_store.row(0)])[0], "parquet", 999999)
     for trial in (1, 2):
-        assert store.append([row(trial)]) == 1
+        assert store.append([test_store.row(trial)]) == 1
     assert sorted(int(p.name.split("-")[0]) for p in store.segments.iterdir()) == [999999, 1000000, 1000001]
     assert [r["trial"] for r in Store(tmp_path).rows()] == [0, 1, 2]
 
 
 def test_drafts_of_any_killed_writer_are_removed_by_the_next_one(tmp_path):
     store = Store(tmp_path)
-    store.append([row(0)])
+    store.append([test_store.row(0)])
     for name in (".writing-7-2", f".000002-x.parquet.deadbeef-{os.getpid()}-00000000.lowchurn"):
         (store.segments / name).write_bytes(b"half")
     assert len(Store(tmp_path)) == 1
-    Store(tmp_path).append([row(1)])
+    Store(tmp_path).append([test_store.row(1)])
     assert [p.name for p in store.segments.iterdir() if p.name.startswith(".")] == []
 
 
-GOOD = {ending: encode([checked(row(i, accuracy=i / 7)) for i in range(3)])[0] for ending in ("parquet",)}
+GOOD = {ending: encode([checked(test_store.row(i, accuracy=i / 7)) for i in range(3)])[0] for ending in ("parquet",)}
 
 
 @settings(max_examples=60, deadline=None)
@@ -225,8 +241,8 @@ def test_reading_json_says_what_it_needs(tmp_path, monkeypatch):
 
 
 def test_a_small_file_that_unpacks_to_much_is_refused_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "MOST_BYTES", 2**20)
-    monkeypatch.setattr(store_module, "ROWS_AT_ONCE", 100)
+    monkeypatch.setattr(segments_module, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(segments_module, "ROWS_AT_ONCE", 100)
     long = table(version="x" * 9000)
     rows = pa.concat_tables([long] * 1000).set_column(long.column_names.index("trial"), "trial", pa.array(range(1000)))
     content = as_parquet(rows)
@@ -237,9 +253,9 @@ def test_a_small_file_that_unpacks_to_much_is_refused_in_parts(tmp_path, monkeyp
 
 
 def test_a_large_store_is_imported_in_segments_that_can_be_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(store_module, "ROWS_AT_ONCE", 3)
     source, target = Store(tmp_path / "a"), Store(tmp_path / "b")
-    source.append([row(trial) for trial in range(8)])
+    source.append([test_store.row(trial) for trial in range(8)])
     assert copy_rows(source, target) == 8
     assert len(list(target.segments.iterdir())) == 3
     assert Store(target.folder).rows() == source.rows()

@@ -10,7 +10,8 @@ import pytest
 
 from lowchurn.bench._paper import TABLES, printed
 from lowchurn.bench._report import all_tables, write_report, write_tables
-from lowchurn.bench._store import COLUMNS, Store
+from lowchurn.bench._segments import COLUMNS
+from lowchurn.bench._store import Store
 from lowchurn.bench._tables import (
     Cell,
     Table,
@@ -22,6 +23,7 @@ from lowchurn.bench._tables import (
     variants,
     win_counts,
 )
+from tests.bench import parameters
 
 TABLE1 = TABLES[0]
 BASE = {name: kind() for name, kind in COLUMNS.items()} | {
@@ -39,8 +41,8 @@ BASE = {name: kind() for name, kind in COLUMNS.items()} | {
 
 def model(dataset, strategy, setting, accuracy, churn, trial=0, start="warm", **more):
     shown = f"{setting}, start={start}" if setting else ""
-    values = {"dataset": dataset, "strategy": strategy, "setting": shown, "accuracy": accuracy, "churn": churn}
-    return BASE | values | {"trial": trial, "start": start} | more
+    values = {"dataset": dataset, "strategy": strategy, "parameters": parameters(shown)}
+    return BASE | values | {"accuracy": accuracy, "churn": churn, "trial": trial, "start": start} | more
 
 
 # adult: distillation is best and a tie in accuracy counts; anchor never reaches the cold start; mixup was not run.
@@ -165,7 +167,7 @@ def test_the_ablation():
 
 
 def test_files_and_the_page(tmp_path):
-    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
     store = Store(tmp_path / "store")
     store.append(ROWS)
     names = {path.name for path in write_tables(store, tmp_path / "tables")}
@@ -197,7 +199,7 @@ def test_another_program_comes_to_the_same_numbers(tmp_path):
     store.append(rows)
     query = f"""
         with mean as (
-            select dataset, strategy, setting, avg(accuracy) accuracy, avg(churn) churn
+            select dataset, strategy, parameters, avg(accuracy) accuracy, avg(churn) churn
             from '{tmp_path}/segments/*.parquet' where status = 'finished' group by all
         ), cold as (select dataset, accuracy needed from mean where strategy = 'cold')
         select dataset, strategy, 100 * min(churn) from mean join cold using (dataset)

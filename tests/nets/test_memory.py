@@ -9,13 +9,13 @@ import torch
 
 from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import Protocol, settings_of
-from lowchurn.bench._run import _Room, run
+from lowchurn.bench._room import Room
+from lowchurn.bench._run import run
 from lowchurn.bench._store import Store
-from lowchurn.bench._trials import needed_by
 from lowchurn.nets import Task, _memory, train
 from lowchurn.nets._memory import free_memory, in_words
 from lowchurn.nets.networks import fcn
-from lowchurn.strategies import ColdStart, WarmStart
+from lowchurn.strategies import ColdStart, WarmStart, plan
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -110,15 +110,15 @@ def test_threads_must_be_a_number_of_threads():
 def test_the_bench_judges_networks_on_24_gib(monkeypatch, network, fits):
     monkeypatch.setattr(_memory, "free_memory", lambda device: 24.0 * GIB)
     settings = settings_of(["paper"])
-    room = _Room("cpu", "float32", len(needed_by(tuple(settings))))
+    room = Room("cpu", "float32", len(plan(settings).trainings))
     place = (load("wine"), Protocol(network=network, initial=40, validation=20, batch=30), {0: settings})
     if fits:
-        assert room.check(iter([place]), None) == 1
+        assert room.check([place]) == 1
         return
     with pytest.raises(ValueError, match=r"fcn-10000000 on wine has 170,000,003 weights.* GiB of memory; 19.2 GiB can"):
-        room.check(iter([place]), None)
+        room.check([place])
     done = (*place[:2], {})
-    assert room.check(iter([done]), None) == 1  # nothing is left to do
+    assert room.check([done]) == 1  # nothing is left to do
 
 
 def test_blocks_and_jobs_are_lowered_before_anything_is_refused(monkeypatch, tmp_path):
@@ -140,8 +140,8 @@ def test_blocks_and_jobs_are_lowered_before_anything_is_refused(monkeypatch, tmp
     assert len(lines["scarce"]) > 1
     monkeypatch.setattr(_memory, "free_memory", lambda device: 8.0 * GIB)
     large = Protocol(network="fcn-1000000", initial=40, validation=20, batch=30)
-    room = _Room("cpu", "float32", 2)
-    assert room.check(iter([(load("wine"), large, {0: [ColdStart()]})]), jobs=8) < 8
+    room = Room("cpu", "float32", 2, jobs=8)
+    assert room.check([(load("wine"), large, {0: [ColdStart()]})]) < 8
     monkeypatch.setattr(_memory, "free_memory", lambda device: 1e6)
     with pytest.raises(ValueError, match="Ask for fewer strategies at a time or for a smaller network"):
         run(Store(tmp_path / "none"), ["wine"], [small], [ColdStart()], 1, device="cpu", tell=lambda line: None)

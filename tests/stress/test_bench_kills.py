@@ -13,7 +13,8 @@ import pytest
 
 from lowchurn.bench._protocol import Protocol, settings_of
 from lowchurn.bench._run import run
-from lowchurn.bench._store import COLUMNS, Store
+from lowchurn.bench._segments import COLUMNS
+from lowchurn.bench._store import Store
 
 KILLS = 100
 TRIALS = 12

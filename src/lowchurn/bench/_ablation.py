@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from array_api_compat import array_namespace
 
-from lowchurn._checks import Array, check_choice, check_number
-from lowchurn.strategies import STARTS, TENTHS, Start, Strategy, decide, paper_grid
+from lowchurn._checks import Array
+from lowchurn.strategies import TENTHS, ColdStart, Start, Strategy, decide, paper_grid
+from lowchurn.strategies._strategy import Grid, Started
 
 SHARES = (0.0, *TENTHS, 1.0)
 
 
 @dataclass(frozen=True)
-class AnchorToDistill(Strategy):
+class AnchorToDistill(Started):
     """Distillation, but with the true label for a share of the rows that the base gets wrong.
 
     Those come first whose true class the base finds least likely. A share of 0 is distillation, a share of 1 is the
@@ -43,17 +44,8 @@ class AnchorToDistill(Strategy):
     share: float = 0.5
     start: Start = "cold"
     name: ClassVar[str] = "anchor-to-distill"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"lam": TENTHS, "share": SHARES}
+    grid: ClassVar[Grid] = {"lam": TENTHS, "share": SHARES}
     rowwise: ClassVar[bool] = False  # which rows are the worst depends on all of them
-
-    def __post_init__(self) -> None:
-        check_choice(self._who, "start", self.start, STARTS)
-        for name in ("lam", "share"):
-            check_number(self._who, name, getattr(self, name), 0, 1)
-
-    @property
-    def base_share(self) -> float:
-        return 1.0 if self.start == "warm" else 0.0
 
     @property
     def needs_base(self) -> bool:
@@ -72,15 +64,6 @@ class AnchorToDistill(Strategy):
         return xp.where(hard[:, None], onehot, mixed)
 
 
-def ablation_settings(start: str = "warm") -> list[Any]:
-    """Every weight and share of the ablation, and the cold start that its metric needs.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._ablation import ablation_settings
-    >>> len(ablation_settings())
-    100
-    """
-    from lowchurn.strategies import ColdStart
-
+def ablation_settings(start: str = "warm") -> list[Strategy]:
+    """Every weight and share of the ablation, and the cold start that its metric needs."""
     return [ColdStart(), *paper_grid(AnchorToDistill, start=start)]

@@ -102,7 +102,6 @@ DATASETS: tuple[Spec, ...] = (
     Spec("wine", "built-in", "built-in", "scikit-learn:load_wine"),
 )
 BY_NAME = {spec.name: spec for spec in DATASETS}
-GROUPS = tuple(dict.fromkeys(spec.group for spec in DATASETS))
 
 
 def names_of(group: str) -> tuple[str, ...]:

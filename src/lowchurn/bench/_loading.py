@@ -85,7 +85,7 @@ def load(name: str, data: str | Path | None = None) -> Data:
 
     Examples
     --------
-    >>> from lowchurn.bench._loading import load
+    >>> from lowchurn.bench import load
     >>> digits = load("digits")
     >>> digits.X.shape, len(digits.train), len(digits.test), digits.classes
     ((1797, 64), 1198, 599, 10)
@@ -126,9 +126,9 @@ def locate(spec: Spec, place: Path | None) -> Path | None:
 def available(data: str | Path | None = None) -> dict[str, str]:
     """Name -> where it lies, for every data set that can be read here."""
     place = find_data(data)
-    found: dict[str, str] = {}
     if place is not None and place.is_file():
         return {name: str(place) for name in sorted({key.split("/")[0] for key in array_names(place)})}
+    found: dict[str, str] = {}
     for spec in DATASETS:
         path = locate(spec, place)
         if spec.kind == "built-in":
@@ -136,8 +136,7 @@ def available(data: str | Path | None = None) -> dict[str, str]:
         elif path is not None:
             found[spec.name] = str(path)
     if place is not None:
-        known = {spec.files[0].split("/")[1] for spec in DATASETS if spec.files}
-        known |= {file.split("/")[1] for spec in DATASETS for file in spec.files}
+        known = {file.split("/")[1] for spec in DATASETS for file in spec.files}
         for folder, kind in FOLDERS.items():
             for path in sorted((place / folder).glob(f"*{ENDINGS[kind]}")):
                 if path.stem not in known:
@@ -186,8 +185,8 @@ def _load_prepared(name: str, path: Path) -> Data:
                 f"got dtype {value.dtype} and shape {value.shape}."
             )
     if X.dtype.kind not in "fiu":
-        raise ValueError(f"data: {path}: {name}/X must hold numbers, got dtype {X.dtype}.")
-    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and said to be
+        raise ValueError(f"data: {path}: {name}/X must contain numbers, got dtype {X.dtype}.")
+    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, which is refused below
         X = X.astype(np.float32 if X.dtype.kind == "f" else np.int64)
     y, train, test = (values.astype(np.int64) for values in (y, train, test))
     return _made(name, X, y, train, test, int(classes), path)
@@ -325,7 +324,7 @@ def _tabular(spec: Spec, path: Path) -> Data:
     if not names:
         raise ValueError(f"data: {path} has no columns of features.")
     columns = [encode(_values(table, name, path, (*NUMBERS, *TEXT))) for name in names]
-    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and said to be
+    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, which is refused below
         X = np.column_stack(columns).astype(np.float32)
     y, classes = _labels(_values(table, "target", path, (*NUMBERS, *TEXT)), path, "target")
     if not np.isfinite(X).all():
@@ -335,17 +334,9 @@ def _tabular(spec: Spec, path: Path) -> Data:
 
 
 def encode(values: list[Any]) -> np.ndarray:
-    """A column as numbers: numbers stay, categories become their rank, and a missing category is one after the last.
+    """A column as numbers: categories become their rank, a missing one the next number.
 
     Categories that are numbers in disguise are these numbers.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._loading import encode
-    >>> encode(["b", "a", None, "b"])
-    array([1., 0., 2., 1.])
-    >>> encode(["10", "-1", None])
-    array([10., -1., 11.])
     """
     present = {value for value in values if value is not None}
     if not any(isinstance(value, str) for value in present):

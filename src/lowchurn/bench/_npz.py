@@ -17,18 +17,7 @@ NPY = ".npy"
 
 
 def array_names(path: Path) -> list[str]:
-    """Names of the arrays in a file.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> import numpy as np
-    >>> from lowchurn.bench._npz import array_names
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savez(f"{folder}/a.npz", x=np.zeros(3), y=np.ones(2))
-    ...     array_names(pathlib.Path(folder, "a.npz"))
-    ['x', 'y']
-    """
+    """The names of the arrays in a file."""
     try:
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(NPY) for name in archive.namelist() if name.endswith(NPY)]
@@ -37,20 +26,7 @@ def array_names(path: Path) -> list[str]:
 
 
 def read_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Arrays by name; a missing one, objects, and sizes that are not what the file contains are errors.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> import numpy as np
-    >>> from lowchurn.bench._npz import read_arrays
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savez(f"{folder}/a.npz", x=np.array([{}], dtype=object))
-    ...     read_arrays(pathlib.Path(folder, "a.npz"), ["x"])
-    Traceback (most recent call last):
-    ...
-    ValueError: data: .../a.npz cannot be read: its array 'x' contains Python objects, which may run code. ...
-    """
+    """Arrays by name; a missing one, objects, and sizes that are not what the file contains are errors."""
     try:
         with zipfile.ZipFile(path) as archive:
             there = {info.filename: info for info in archive.infolist()}
@@ -61,9 +37,7 @@ def read_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
                 parts[name] = there[name + NPY]
             _check_room(sum(info.file_size for info in parts.values()))
             return {name: _read(archive, name, info) for name, info in parts.items()}
-    except (OSError, ValueError, EOFError, MemoryError, NotImplementedError, RuntimeError, zlib.error) as error:
-        raise _unreadable(path, error) from None
-    except zipfile.BadZipFile as error:
+    except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise _unreadable(path, error) from None
 
 

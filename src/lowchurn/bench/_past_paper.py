@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from lowchurn.bench._store import FINISHED, Row
+from lowchurn._display import setting_words
+from lowchurn.bench._segments import FINISHED, Row, Setting, setting_of
 from lowchurn.bench._tables import (
     METHODS,
     PLACE,
     VARIANT,
-    Average,
     Averages,
     Cell,
+    Settings,
     Table,
+    Variant,
     averages,
     cold_accuracy_table,
     place_order,
@@ -29,53 +31,53 @@ from lowchurn.bench._tables import (
 )
 from lowchurn.metrics import standard_error
 
+TrialRows = dict[tuple, dict[Setting, dict[int, Row]]]  # (data set, network, sizes) -> setting -> trial
+
 REFERENCE = "distill"
 BEST = "best of the paper"  # in the place of a reference: the least of the paper's methods, row by row
 BOTH = "both"  # in the place of a variant's start
-# A column of the evidence, the strategy it shows, and which of its settings.
-COLUMNS: dict[str, tuple[str, Callable[[dict[str, str]], bool]]] = {
-    **{method: (method, lambda setting: True) for method in METHODS},
-    "soup": ("soup", lambda setting: True),
-    "interpolate": ("interpolate", lambda setting: True),
-    "two-teachers": ("two-teachers", lambda setting: setting["students"] == "1"),
-    "two-teachers soup": ("two-teachers", lambda setting: setting["students"] != "1"),
-    "served-mix": ("served-mix", lambda setting: True),
-    "focal": ("focal", lambda setting: True),
-    "dissonance": ("dissonance", lambda setting: True),
-    "constrained": ("constrained", lambda setting: True),
-    "local-ls": ("local-ls", lambda setting: True),
-}
+COLD = Setting("cold")
+# The columns of the evidence: strategies, and "two-teachers soup" for several students that are averaged.
+COLUMNS = (
+    *METHODS,
+    "soup",
+    "interpolate",
+    "two-teachers",
+    "two-teachers soup",
+    "served-mix",
+    "focal",
+    "dissonance",
+    "constrained",
+    "local-ls",
+)
 SERVE_SEVERAL = ("served-mix",)  # the base and all members answer every request
 RESAMPLES = 2000
-PAST = {strategy for strategy, _ in COLUMNS.values()} - set(METHODS)
+PAST = set(COLUMNS) - set(METHODS)
 
 
-def parameters(setting: str) -> dict[str, str]:
-    """A setting in words as names and values.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._past_paper import parameters
-    >>> parameters("lam=0.5, start=cold")
-    {'lam': '0.5', 'start': 'cold'}
-    """
-    return dict(part.split("=", 1) for part in setting.split(", ")) if setting else {}
+def column_of(setting: Setting) -> str:
+    """The column of the evidence that a setting belongs to."""
+    if setting.strategy == "two-teachers" and setting.parameters["students"] != 1:
+        return "two-teachers soup"
+    return setting.strategy
 
 
-def dial_variants(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def dial_variants(rows: Iterable[Row]) -> list[Variant]:
     """Every combination of scale, patience, loss, epochs and seed in which there is a method past the paper."""
     found = {tuple(row[name] for name in VARIANT) for row in rows if row["strategy"] in PAST}
     return [dict(zip(VARIANT, values, strict=True)) | {"start": BOTH} for values in sorted(found)]
 
 
-def dial_averages(rows: Iterable[Row], variant: dict[str, Any], network: str | None = None) -> Averages:
-    """The averages of a variant, from either start, of one network or all."""
+def dial_averages(rows: Iterable[Row] | Averages, variant: Variant, network: str | None = None) -> Averages:
+    """The averages of a variant, from either start, of one network or all; averages stay what they are."""
+    if isinstance(rows, dict):
+        return rows
     return averages(
         row for row in rows if all(row[name] == variant[name] for name in VARIANT) and network in (None, row["network"])
     )
 
 
-def dial_table(rows: Iterable[Row], variant: dict[str, Any], network: str | None = None) -> Table:
+def dial_table(rows: Iterable[Row] | Averages, variant: Variant, network: str | None = None) -> Table:
     """Churn at cold accuracy in percent of the paper's methods, from the better start, and of those past the paper.
 
     Examples
@@ -84,23 +86,23 @@ def dial_table(rows: Iterable[Row], variant: dict[str, Any], network: str | None
     >>> common = dict(network="fcn-10", initial=10, validation=5, batch=10, scale=False, patience=5, loss="log")
     >>> common |= dict(epochs_limit=300, run_seed=0, dataset="wine", trial=0, status="finished", start="warm")
     >>> rows = [
-    ...     common | dict(strategy="cold", setting="", accuracy=0.9, churn=0.1),
-    ...     common | dict(strategy="distill", setting="lam=0.5, start=warm", accuracy=0.9, churn=0.04),
-    ...     common | dict(strategy="soup", setting="members=8, toward_base=0.5", accuracy=0.9, churn=0.02),
+    ...     common | dict(strategy="cold", parameters={}, accuracy=0.9, churn=0.1),
+    ...     common | dict(strategy="distill", parameters={"lam": 0.5, "start": "warm"}, accuracy=0.9, churn=0.04),
+    ...     common | dict(strategy="soup", parameters={"members": 8, "toward_base": 0.5}, accuracy=0.9, churn=0.02),
     ... ]
     >>> table = dial_table(rows, dial_variants(rows)[0])
     >>> dict(zip(table.columns, map(table.cell, table.rows[0][1])))["soup"]
     '2.00'
     """
     found = {
-        place: _by_column(settings)
+        place: {setting._replace(strategy=column_of(setting)): average for setting, average in settings.items()}
         for place, settings in dial_averages(rows, variant, network).items()
-        if any(strategy in PAST for strategy, _ in settings)
+        if any(setting.strategy in PAST for setting in settings)
     }
-    there = {name for settings in found.values() for name, _ in settings} | {REFERENCE}
+    there = {setting.strategy for settings in found.values() for setting in settings} | {REFERENCE}
     table = cold_accuracy_table(found, variant, methods=tuple(name for name in COLUMNS if name in there))
     single = sum(
-        len({parameters(setting)["start"] for name, setting in settings if name == REFERENCE}) == 1
+        len({setting.parameters["start"] for setting in settings if setting.strategy == REFERENCE}) == 1
         for settings in found.values()
     )
     notes = list(table.notes)
@@ -109,17 +111,7 @@ def dial_table(rows: Iterable[Row], variant: dict[str, Any], network: str | None
     caption = "Past the paper: churn at cold accuracy in percent, each method from its better start; "
     caption += variant_name(variant)
     name = "dial" if network is None else f"dial-{network}"
-    return Table(name, caption, table.labels, table.columns, table.rows, table.trials, bold=table.bold, notes=notes)
-
-
-def _by_column(settings: dict[tuple[str, str], Average]) -> dict[tuple[str, str], Average]:
-    """The same averages under the names of the columns that they belong to."""
-    return {
-        (column, setting): average
-        for (strategy, setting), average in settings.items()
-        for column, (of, belongs) in COLUMNS.items()
-        if strategy == of and belongs(parameters(setting))
-    }
+    return dataclasses.replace(table, name=name, caption=caption, notes=notes)
 
 
 def one_model(table: Table) -> Table:
@@ -187,34 +179,31 @@ def _best(values: list[float | None]) -> float | None:
     return min((v for v in there if not math.isnan(v)), default=math.nan) if there else None
 
 
-def chosen_setting(settings: dict[tuple[str, str], Average], column: str) -> tuple[str, str] | None:
+def chosen_setting(settings: Settings, column: str) -> Setting | None:
     """The setting behind a cell of a :func:`dial_table`: the least churn among those as accurate as the cold start."""
-    named = _by_column(settings)
-    cold = named["cold", ""].accuracy - 1e-12
-    able = [(a.churn, setting) for (name, setting), a in named.items() if name == column and a.accuracy >= cold]
-    return (COLUMNS[column][0], min(able)[1]) if able else None
+    cold = settings[COLD].accuracy - 1e-12
+    able = [(a.churn, s.words, s) for s, a in settings.items() if column_of(s) == column and a.accuracy >= cold]
+    return min(able)[-1] if able else None
 
 
-def paired_table(rows: Iterable[Row], variant: dict[str, Any], network: str, method: str = "soup") -> Table:
+def paired_table(found: Averages, trials: TrialRows, variant: Variant, network: str, method: str = "soup") -> Table:
     """A method's churn at cold accuracy less distillation's, with the standard error over the trials' differences.
 
-    The settings are those of :func:`dial_table`. The error does not hold that they were chosen on these trials: see
+    The settings are those of :func:`dial_table`. The error does not contain that they were chosen on these trials: see
     :func:`resampled_table`.
     """
-    trials = _trials(rows, variant, network)
     lines = []
-    for place, settings in dial_averages(_flat(trials), variant, network).items():
+    for place in sorted(trials, key=place_order):
+        settings = found[place]
         pair = [chosen_setting(settings, name) for name in (REFERENCE, method)]
-        here = trials[place]
-        means = [100 * settings[key].churn if key else math.nan for key in pair]
+        means = [100 * settings[one].churn if one else math.nan for one in pair]
         difference, error = math.nan, math.nan
         if pair[0] and pair[1]:
-            reference, own = (here[key] for key in pair if key)
+            reference, own = (trials[place][one] for one in pair if one)
             gaps = [100 * (own[t]["churn"] - reference[t]["churn"]) for t in sorted(own.keys() & reference.keys())]
             difference, error = float(np.mean(gaps)), standard_error(gaps)
-        shown = [_short(key[1]) if key else "none" for key in pair]
-        labels = (place[0], *shown)
-        lines.append((place_order(place), (labels, [Cell(v) for v in (*means, difference, error)])))
+        shown = [_short(one) if one else "none" for one in pair]
+        lines.append(((place[0], *shown), [Cell(v) for v in (*means, difference, error)]))
     caption = f"{method.capitalize()} less distillation, trial by trial: churn at cold accuracy in percent; "
     caption += f"{network}, {variant_name(variant)}"
     return Table(
@@ -222,88 +211,73 @@ def paired_table(rows: Iterable[Row], variant: dict[str, Any], network: str, met
         caption,
         ("dataset", "setting of distill", f"setting of {method}"),
         ("distill", method, "difference", "standard error"),
-        [line for _, line in sorted(lines, key=lambda pair: pair[0])],
+        lines,
         notes=["N/A: no setting is as accurate on average as the cold start."],
     )
 
 
-def _short(setting: str) -> str:
+def _short(setting: Setting) -> str:
     """A setting without the number of its members, which is the same all over a table."""
-    return ", ".join(f"{name}={value}" for name, value in parameters(setting).items() if name != "members")
+    return setting_words({name: value for name, value in setting.items if name != "members"})
 
 
-def resampled_table(rows: Iterable[Row], variant: dict[str, Any], network: str, method: str = "soup") -> Table:
+def resampled_table(trials: TrialRows, variant: Variant, network: str, method: str = "soup") -> Table:
     """What the whole comparison, the choice of settings with it, gives when the trials are drawn again.
 
     Trials are drawn with replacement, for all settings the same, and the metric is computed anew. A method is better
     where it is defined and churns less, or the other one is not defined.
     """
     lines = []
-    for place, settings in _trials(rows, variant, network).items():
-        common = sorted(set.intersection(*(set(trials) for trials in settings.values())))
+    for place in sorted(trials, key=place_order):
+        settings = trials[place]
+        common = sorted(set.intersection(*(set(some) for some in settings.values())))
         if not common:  # nothing to draw from: there are numbers, but none of the same trial
-            lines.append((place_order(place), ((place[0],), [Cell(None)] * 4)))
+            lines.append(((place[0],), [Cell(None)] * 4))
             continue
         draws = np.random.default_rng(0).multinomial(len(common), [1 / len(common)] * len(common), size=RESAMPLES)
-        measured = {
-            key: {
-                name: draws @ np.array([trials[t][name] for t in common]) / len(common)
-                for name in ("accuracy", "churn")
-            }
-            for key, trials in settings.items()
-        }
-        cold = measured["cold", ""]["accuracy"] - 1e-12
-        least = {}
-        for column in (REFERENCE, method):
-            of, belongs = COLUMNS[column]
-            some = [m for (name, setting), m in measured.items() if name == of and belongs(parameters(setting))]
-            least[column] = np.min([np.where(m["accuracy"] >= cold, m["churn"], np.inf) for m in some], axis=0)
-        values = (
-            least[method] < least[REFERENCE],
-            least[REFERENCE] < least[method],
-            np.isinf(least[method]),
-            np.isinf(least[REFERENCE]),
+        accuracy, churn = (
+            {s: draws @ np.array([some[t][name] for t in common]) / len(common) for s, some in settings.items()}
+            for name in ("accuracy", "churn")
         )
-        lines.append((place_order(place), ((place[0],), [Cell(100 * float(value.mean())) for value in values])))
+        cold = accuracy[COLD] - 1e-12
+        theirs, own = (
+            np.min([np.where(accuracy[s] >= cold, churn[s], np.inf) for s in settings if column_of(s) == name], axis=0)
+            for name in (REFERENCE, method)
+        )
+        values = (own < theirs, theirs < own, np.isinf(own), np.isinf(theirs))
+        lines.append(((place[0],), [Cell(100 * float(value.mean())) for value in values]))
     return Table(
         f"dial-{network}-resampled",
         f"Trials drawn again {RESAMPLES} times, share of draws in percent; {network}, {variant_name(variant)}",
         ("dataset",),
         (f"{method} better", "distill better", f"{method} N/A", "distill N/A"),
-        [line for _, line in sorted(lines, key=lambda pair: pair[0])],
+        lines,
         decimals=0,
     )
 
 
-Trials = dict[tuple[str, str], dict[int, Row]]
-
-
-def _trials(rows: Iterable[Row], variant: dict[str, Any], network: str) -> dict[tuple, Trials]:
-    """(data set, network, sizes) -> (strategy, setting) -> trial -> its row, where distillation and a soup were run."""
-    found: dict[tuple, Trials] = {}
+def trial_rows(rows: Iterable[Row], variant: Variant, network: str) -> TrialRows:
+    """The finished rows of each place, setting and trial, where distillation and a soup were run."""
+    found: TrialRows = {}
     for row in rows:
         if row["status"] == FINISHED and row["network"] == network and all(row[v] == variant[v] for v in VARIANT):
             place = tuple(row[name] for name in PLACE)
-            found.setdefault(place, {}).setdefault((row["strategy"], row["setting"]), {})[row["trial"]] = row
+            found.setdefault(place, {}).setdefault(setting_of(row), {})[row["trial"]] = row
     needed = {"cold", REFERENCE, "soup"}
-    return {place: settings for place, settings in found.items() if needed <= {name for name, _ in settings}}
+    return {place: settings for place, settings in found.items() if needed <= {s.strategy for s in settings}}
 
 
-def _flat(trials: dict[tuple, Trials]) -> Iterator[Row]:
-    return (row for settings in trials.values() for some in settings.values() for row in some.values())
-
-
-def proportion_table(rows: Iterable[Row], variant: dict[str, Any], network: str, method: str = "soup") -> Table:
+def proportion_table(found: Averages, variant: Variant, network: str, method: str = "soup") -> Table:
     """Churn in percent along a dial, and how far it is from falling in proportion to ``1 - toward_base``.
 
     The deviation is the greatest ``|churn(a) / churn(0) - (1 - a)|``.
     """
     curves = {}
-    for place, settings in dial_averages(rows, variant, network).items():
+    for place, settings in found.items():
         curve = {
-            float(parameters(setting)["toward_base"]): 100 * average.churn
-            for (name, setting), average in settings.items()
-            if name == method and average.trials
+            float(setting.parameters["toward_base"]): 100 * average.churn
+            for setting, average in settings.items()
+            if setting.strategy == method and average.trials
         }
         if curve.get(0.0):
             curves[place] = curve
@@ -323,7 +297,7 @@ def proportion_table(rows: Iterable[Row], variant: dict[str, Any], network: str,
     )
 
 
-def dial_tables(rows: list[Row]) -> Iterator[tuple[dict[str, Any], Table]]:
+def dial_tables(rows: list[Row]) -> Iterator[tuple[Variant, Table]]:
     """Every table of the evidence that the rows fill: for each variant and network the numbers, wins, ratios, noise."""
     for variant in dial_variants(rows):
         networks: dict[str, list[Row]] = {}
@@ -331,37 +305,42 @@ def dial_tables(rows: list[Row]) -> Iterator[tuple[dict[str, Any], Table]]:
             if all(row[name] == variant[name] for name in VARIANT):
                 networks.setdefault(row["network"], []).append(row)
         for network, some in sorted(networks.items()):
-            table = dial_table(some, variant, network)
+            found, trials = averages(some), trial_rows(some, variant, network)
+            table = dial_table(found, variant, network)
             if any(cell.value is not None for _, cells in table.rows for cell in cells):
                 yield variant, table
                 yield variant, win_counts(table)
                 yield variant, win_counts(one_model(table))
                 yield variant, ratio_table(table)
                 yield variant, ratio_table(table, BEST)
-            for make in (paired_table, resampled_table, proportion_table):
-                noise = make(some, variant, network)
+            for noise in (
+                paired_table(found, trials, variant, network),
+                resampled_table(trials, variant, network),
+                proportion_table(found, variant, network),
+            ):
                 if noise.rows:
                     yield variant, noise
 
 
-def along_the_dial(rows: Iterable[Row], variant: dict[str, Any], network: str | None = None) -> list[dict[str, Any]]:
+def along_the_dial(
+    rows: Iterable[Row] | Averages, variant: Variant, network: str | None = None
+) -> list[dict[str, Any]]:
     """Accuracy and churn in percent of the soup along its dial, of distillation's settings and of the cold start."""
-    points = []
+    positions = {"cold": "", "soup": "toward_base", "distill": "lam"}
+    points: list[dict[str, Any]] = []
     for place, settings in sorted(dial_averages(rows, variant, network).items()):
-        if not any(name == "soup" for name, _ in settings):
+        if not any(setting.strategy == "soup" for setting in settings):
             continue
-        for (name, setting), average in settings.items():
-            known = parameters(setting)
-            if name not in ("cold", "soup", "distill") or not average.trials:
+        for setting, average in settings.items():
+            name, known = setting.strategy, setting.parameters
+            if name not in positions or not average.trials:
                 continue
-            place_on_it = {"soup": "toward_base", "distill": "lam"}.get(name)
-            series = {"cold": "cold start", "soup": "soup"}.get(name) or f"distill, {known['start']} start"
             points.append(
                 {
                     "dataset": place[0],
                     "network": place[1],
-                    "series": series,
-                    "setting": float(known[place_on_it]) if place_on_it else 0.0,
+                    "series": {"cold": "cold start", "soup": "soup"}.get(name) or f"distill, {known['start']} start",
+                    "setting": float(known.get(positions[name], 0.0)),
                     "accuracy": 100 * average.accuracy,
                     "churn": 100 * average.churn,
                 }

@@ -17,11 +17,7 @@ from lowchurn.strategies import (
     ALL,
     PAPER,
     ColdStart,
-    Constrained,
-    Dissonance,
-    FocalDistill,
     Interpolate,
-    LocalSmoothing,
     ServedMixture,
     Soup,
     Strategy,
@@ -30,6 +26,7 @@ from lowchurn.strategies import (
 )
 
 NETWORKS = ("fcn", "convnet", "transformer", "resnet")
+OF_MODELS = (Soup, Interpolate, TwoTeachers, ServedMixture)  # averaged or taught by several retrains
 STARTS = ("warm", "cold", "default", "both")
 # The smallest and largest values of what is counted. Rows are written with 64-bit numbers, and more trials than the
 # last limit would only be a slip of the keyboard.
@@ -43,16 +40,7 @@ LIMITS = {
 
 
 def check_counts(who: str, counts: Mapping[str, Any], prefix: str = "") -> None:
-    """Refuse numbers outside of :data:`LIMITS`; None is passed over.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._protocol import check_counts
-    >>> check_counts("bench run", {"trials": 0}, prefix="--")
-    Traceback (most recent call last):
-    ...
-    ValueError: bench run: --trials must be a whole number of at least 1, got 0.
-    """
+    """Refuse numbers outside of :data:`LIMITS`; None is passed over."""
     for name, value in counts.items():
         low, high = LIMITS[name]
         if value is not None:
@@ -78,7 +66,7 @@ class Protocol:
 
     Examples
     --------
-    >>> from lowchurn.bench._protocol import Protocol
+    >>> from lowchurn.bench import Protocol
     >>> Protocol(network="fcn-100").rows_needed
     2100
     >>> Protocol(network="fnc-100")
@@ -145,16 +133,7 @@ class Draw:
 
 
 def draw(data: Data, protocol: Protocol, trial: int) -> Draw:
-    """Rows of a trial: disjoint, and the same whenever and wherever it is run.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._loading import load
-    >>> from lowchurn.bench._protocol import Protocol, draw
-    >>> one = draw(load("wine"), Protocol(initial=30, validation=10, batch=30), trial=0)
-    >>> len(one.both), len(set(one.both) | set(one.validation))
-    (60, 70)
-    """
+    """The rows of a trial: disjoint, and the same whenever and wherever it is run."""
     check_size(data, protocol)
     parts = np.random.SeedSequence([zlib.crc32(data.name.encode()), trial, protocol.seed]).spawn(2)
     order = np.random.default_rng(parts[0]).permutation(data.train)
@@ -173,53 +152,14 @@ def check_size(data: Data, protocol: Protocol) -> None:
         )
 
 
-def paper_settings(start: str = "warm", names: Sequence[str] = ()) -> list[Strategy]:
-    """The settings that the paper tunes over, for some or all of its strategies.
-
-    Parameters
-    ----------
-    start : {"warm", "cold", "default", "both"}
-        Where the strategies start that leave it open: mixup, label smoothing, co-distillation, anchor, distillation.
-        ``default`` is each strategy's own.
-    names : list of str
-        Strategies by name, such as ``distill``; those of the paper without it.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._protocol import paper_settings
-    >>> len(paper_settings("warm")), len(paper_settings("both"))
-    (74, 137)
-    """
+def paper_settings(start: str = "warm") -> list[Strategy]:
+    """The settings that the paper tunes over; ``start`` is where the strategies start that leave it open."""
     check_choice("bench", "start", start, STARTS)
-    known = {cls.name: cls for cls in ALL}
-    for name in names:
-        if name not in known:
-            raise unknown_name("bench", "strategy", name, known)
-    found: list[Strategy] = []
-    for name, cls in known.items():
-        if name not in names if names else cls not in PAPER:
-            continue
-        found += _grids(cls, start)
-    return found
+    return [strategy for cls in PAPER for strategy in _grids(cls, start)]
 
 
 def dial_settings(start: str = "warm", members: int = 8, students: int = 4) -> list[Strategy]:
-    """The settings past the paper, and the cold start that they are measured by.
-
-    Parameters
-    ----------
-    start : {"warm", "cold", "default", "both"}
-        Where those of the field start: focal distillation, dissonance, constrained training, local smoothing. Retrains
-        that are averaged or teach start from the base.
-    members, students : int
-        Retrains that are averaged or teach, and students that are averaged.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._protocol import dial_settings
-    >>> len(dial_settings()), len(dial_settings("both"))
-    (87, 123)
-    """
+    """The settings past the paper, and the cold start; ``start`` is that of the field's strategies, not of averages."""
     check_choice("bench", "start", start, STARTS)
     return [
         ColdStart(),
@@ -228,18 +168,26 @@ def dial_settings(start: str = "warm", members: int = 8, students: int = 4) -> l
         *paper_grid(TwoTeachers, members=members),
         *paper_grid(TwoTeachers, members=members, students=students),
         *paper_grid(ServedMixture, members=members, start="warm"),
-        *(s for cls in (FocalDistill, Dissonance, Constrained, LocalSmoothing) for s in _grids(cls, start)),
+        *(s for cls in ALL if cls not in (*PAPER, *OF_MODELS) for s in _grids(cls, start)),
     ]
 
 
 def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
     """The settings of groups (``paper``, ``dial``, ``all``) and of strategies by name, each once.
 
+    Parameters
+    ----------
+    names : list of str
+        Groups, and strategies by name, such as ``distill``.
+    start : {"warm", "cold", "default", "both"}
+        Where the strategies start that leave it open; ``default`` is each strategy's own. Retrains that are averaged
+        or teach start from the base.
+
     Examples
     --------
-    >>> from lowchurn.bench._protocol import settings_of
-    >>> len(settings_of(["all"])), len(settings_of(["cold", "soup"]))
-    (160, 11)
+    >>> from lowchurn.bench import settings_of
+    >>> len(settings_of(["paper"])), len(settings_of(["cold", "soup"]))
+    (74, 11)
     """
     paper, dial = paper_settings(start), dial_settings(start)
     groups = {"paper": paper, "dial": dial, "all": [*paper, *dial]}
@@ -276,11 +224,11 @@ def _network(name: str, dataset: str, shape: tuple[int, ...], kind: str, classes
     family, size = name.rsplit("-", 1)
     if family == "fcn":
         if kind != "f":
-            raise ValueError(f"bench: {name} reads numbers, but {dataset} holds words. Use a transformer.")
+            raise ValueError(f"bench: {name} reads numbers, but {dataset} contains words. Use a transformer.")
         return networks.fcn(int(size), inputs=int(np.prod(shape)), classes=classes)
     if family == "transformer":
         if kind == "f":
-            raise ValueError(f"bench: {name} reads words, but {dataset} holds numbers.")
+            raise ValueError(f"bench: {name} reads words, but {dataset} contains numbers.")
         return networks.transformer(int(size), length=LENGTH, classes=classes, vocabulary=VOCABULARY)
     if len(shape) != 3:
         raise ValueError(f"bench: {name} reads images, but {dataset} has rows of shape {shape}.")
@@ -289,15 +237,7 @@ def _network(name: str, dataset: str, shape: tuple[int, ...], kind: str, classes
 
 
 def count_weights(name: str, data: Data) -> int:
-    """Weights of the paper's network of that name for this data set; nothing is allocated.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._loading import load
-    >>> from lowchurn.bench._protocol import count_weights
-    >>> count_weights("fcn-1000000000", load("wine"))
-    17000000003
-    """
+    """The weights of the paper's network of that name for this data set; nothing is allocated."""
     return _count_weights(name, data.name, data.X.shape[1:], data.X.dtype.kind, data.classes)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +18,23 @@ import numpy as np
 
 from lowchurn.bench._datasets import BY_NAME
 from lowchurn.bench._paper import PaperTable, printed
-from lowchurn.bench._store import FINISHED, Row
+from lowchurn.bench._segments import FINISHED, Row, Setting, setting_of
+from lowchurn.bench._store import Store
 from lowchurn.metrics import churn_at_cold_accuracy, standard_error
-from lowchurn.strategies import PAPER
+from lowchurn.strategies import PAPER, STARTS
 
 METHODS = tuple(cls.name for cls in PAPER)
 # What must be the same in all rows of a table; the rest of a key is its rows, its methods and its trials.
 VARIANT = ("scale", "patience", "loss", "epochs_limit", "run_seed")
 PLACE = ("dataset", "network", "initial", "validation", "batch")
+# Parameters that tables read of the rows of a strategy: where it starts, or numbers.
+READ = {
+    "distill": ("start", "lam"),
+    "soup": ("toward_base",),
+    "interpolate": ("toward_base",),
+    "two-teachers": ("students",),
+    "anchor-to-distill": ("share",),
+}
 LABELS = ("dataset", "network", "sizes")
 # What has a meaning in Markdown and in LaTeX; names of data sets may contain anything.
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|<`*["})
@@ -53,6 +63,11 @@ class Cell:
 
     value: float | None
     trials: int = 0
+
+    @property
+    def plain(self) -> str:
+        """The number in full; empty is N/A."""
+        return "missing" if self.value is None else "" if math.isnan(self.value) else repr(self.value)
 
 
 @dataclass(frozen=True)
@@ -111,25 +126,56 @@ class Table:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*self.labels, *(name for column in self.columns for name in (column, f"{column} trials"))])
         for labels, cells in self.rows:
-            writer.writerow([*labels, *(value for cell in cells for value in _csv_cell(cell))])
+            writer.writerow([*labels, *(value for cell in cells for value in (cell.plain, cell.trials))])
         return text.getvalue()
 
 
-def _csv_cell(cell: Cell) -> tuple[str, int]:
-    if cell.value is None:
-        return "missing", cell.trials
-    return "" if math.isnan(cell.value) else repr(cell.value), cell.trials
+Variant = dict[str, Any]  # the values of VARIANT, and a start
+Settings = dict[Setting, Average]
+Averages = dict[tuple, Settings]
 
 
-Averages = dict[tuple, dict[tuple[str, str], Average]]
+def table_rows(store: Store) -> list[Row]:
+    """The rows of a store, read once; an error where no table can be made of them."""
+    rows = store.rows()
+    if not rows:
+        raise ValueError(f"bench: the store {store.folder} contains no rows. Fill it with `lowchurn bench run`.")
+    if all(row["status"] != FINISHED for row in rows):
+        raise ValueError(
+            f"bench: no row of the store {store.folder} is finished; the first of {len(rows)} {rows[0]['status']}. "
+            "Remove the cause and run again with --retry-failed."
+        )
+    for row in rows:
+        if not _is_sound(row):
+            shown = ", ".join(
+                f"{name} {row[name]!r}" for name in ("dataset", "network", "strategy", "parameters", "trial")
+            )
+            raise ValueError(
+                f"bench: the store {store.folder} contains a row that no run makes ({shown}, accuracy "
+                f"{row['accuracy']}, churn {row['churn']}). Find its segment and move it away."
+            )
+    return rows
 
 
-def variants(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Every combination of scale, patience, loss, epochs, seed and start that the rows hold."""
+def _is_sound(row: Row) -> bool:
+    """Whether a row is such as a run writes; one that was tampered with may be anything within the store's types."""
+    if not re.fullmatch(r"[a-z]+-[0-9]{1,18}", row["network"]):
+        return False
+    parameters = row["parameters"]
+    if row["strategy"] == "cold" and parameters:
+        return False
+    return all(
+        parameters.get(name) in STARTS if name == "start" else isinstance(parameters.get(name), int | float)
+        for name in READ.get(row["strategy"], ())
+    )
+
+
+def variants(rows: Iterable[Row]) -> list[Variant]:
+    """Every combination of scale, patience, loss, epochs, seed and start in the rows."""
     found: dict[tuple, set[str]] = {}
     for row in rows:
         starts = found.setdefault(tuple(row[name] for name in VARIANT), set())
-        if "start=" in row["setting"]:
+        if "start" in row["parameters"]:
             starts.add(row["start"])
     return [
         dict(zip(VARIANT, values, strict=True)) | {"start": start}
@@ -138,19 +184,16 @@ def variants(rows: Iterable[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def variant_name(variant: dict[str, Any]) -> str:
-    """A variant in a few words, such as ``raw-warm``; what is not the paper's is said."""
+def variant_name(variant: Variant) -> str:
+    """A variant in a few words, such as ``raw-warm``, with what is not as in the paper."""
     usual = {"patience": 5, "loss": "log", "epochs_limit": 300, "run_seed": 0}
     words = ["scaled" if variant["scale"] else "raw", variant["start"]]
-    words += [
-        f"{name.replace('_limit', '').replace('run_', '')}{variant[name]}"
-        for name in usual
-        if variant[name] != usual[name]
-    ]
+    short = {"epochs_limit": "epochs", "run_seed": "seed"}
+    words += [f"{short.get(name, name)}{variant[name]}" for name in usual if variant[name] != usual[name]]
     return "-".join(words)
 
 
-def choose(rows: Iterable[Row], variant: dict[str, Any]) -> list[Row]:
+def choose(rows: Iterable[Row], variant: Variant) -> list[Row]:
     """The rows of one variant; strategies without a choice of start belong to every start.
 
     They alone make no row of a table, though: a data set and network that ran from other starts only is left out.
@@ -160,7 +203,7 @@ def choose(rows: Iterable[Row], variant: dict[str, Any]) -> list[Row]:
     for row in rows:
         if any(row[name] != variant[name] for name in VARIANT):
             continue
-        chooses = "start=" in row["setting"]
+        chooses = "start" in row["parameters"]
         if chooses:
             starts.setdefault(_place(row), set()).add(row["start"])
         if not chooses or row["start"] == variant["start"]:
@@ -179,16 +222,16 @@ def place_order(place: tuple) -> tuple:
     return (_ORDER.get(dataset, len(_ORDER)), dataset, kind, int(size), *sizes)
 
 
-def averaged(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Averages:
+def averaged(rows: Iterable[Row] | Averages, variant: Variant) -> Averages:
     """The averages of a variant's rows; averages that are made already stay what they are."""
     return rows if isinstance(rows, dict) else averages(choose(rows, variant))
 
 
 def averages(rows: Iterable[Row]) -> Averages:
-    """(data set, network, sizes) -> (strategy, setting) -> its average over trials."""
-    groups: dict[tuple, dict[tuple[str, str], list[Row]]] = {}
+    """(data set, network, sizes) -> strategy and parameters -> their average over trials."""
+    groups: dict[tuple, dict[Setting, list[Row]]] = {}
     for row in rows:
-        groups.setdefault(_place(row), {}).setdefault((row["strategy"], row["setting"]), []).append(row)
+        groups.setdefault(_place(row), {}).setdefault(setting_of(row), []).append(row)
     return {
         place: {setting: _average(some) for setting, some in settings.items()} for place, settings in groups.items()
     }
@@ -200,32 +243,26 @@ def _average(rows: list[Row]) -> Average:
     if not good:
         return Average(math.nan, math.nan, math.nan, math.nan, 0, failed)
     accuracy, churn = ([row[name] for row in good] for name in ("accuracy", "churn"))
-    return Average(
-        float(np.mean(accuracy)),
-        float(np.mean(churn)),
-        standard_error(accuracy),
-        standard_error(churn),
-        len(good),
-        failed,
-    )
+    means, errors = [float(np.mean(v)) for v in (accuracy, churn)], [standard_error(v) for v in (accuracy, churn)]
+    return Average(means[0], means[1], errors[0], errors[1], len(good), failed)
 
 
-def at_cold_accuracy(settings: dict[tuple[str, str], Average], method: str) -> Cell:
+def at_cold_accuracy(settings: Settings, method: str) -> Cell:
     """Churn at cold accuracy of one method, in percent."""
+    both = {setting: a for setting, a in settings.items() if setting.strategy in ("cold", method)}
     there = [
-        {"method": name, "setting": setting, "accuracy": a.accuracy, "churn": a.churn}
-        for (name, setting), a in settings.items()
+        {"method": setting.strategy, "setting": setting.words, "accuracy": a.accuracy, "churn": a.churn}
+        for setting, a in both.items()
         if a.trials
     ]
-    if not {"cold", method} <= {row["method"] for row in there}:
+    if {row["method"] for row in there} != {"cold", method}:
         return Cell(None)
-    trials = min(a.trials for (name, _), a in settings.items() if name in ("cold", method))
-    return Cell(100 * churn_at_cold_accuracy(there, method), trials)
+    return Cell(100 * churn_at_cold_accuracy(there, method), min(a.trials for a in both.values()))
 
 
 def cold_accuracy_table(
     rows: Iterable[Row] | Averages,
-    variant: dict[str, Any],
+    variant: Variant,
     table: PaperTable | None = None,
     methods: Sequence[str] = METHODS,
 ) -> Table:
@@ -237,8 +274,8 @@ def cold_accuracy_table(
     >>> common = dict(network="fcn-10", initial=10, validation=5, batch=10, scale=False, patience=5, loss="log")
     >>> common |= dict(epochs_limit=300, run_seed=0, dataset="wine", trial=0, status="finished", start="warm")
     >>> rows = [
-    ...     common | dict(strategy="cold", setting="", accuracy=0.9, churn=0.1),
-    ...     common | dict(strategy="distill", setting="lam=0.5, start=warm", accuracy=0.9, churn=0.04),
+    ...     common | dict(strategy="cold", parameters={}, accuracy=0.9, churn=0.1),
+    ...     common | dict(strategy="distill", parameters={"lam": 0.5, "start": "warm"}, accuracy=0.9, churn=0.04),
     ... ]
     >>> print(cold_accuracy_table(rows, variants(rows)[0], methods=("cold", "warm", "distill")).markdown())
     **All results under churn at cold accuracy metric, in percent; raw-warm**
@@ -291,7 +328,7 @@ def _least(cells: list[Cell]) -> set[int]:
     return {i for i, value in values.items() if value == min(values.values())} if len(values) > 1 else set()
 
 
-def error_bands(rows: Iterable[Row] | Averages, variant: dict[str, Any], table: PaperTable | None = None) -> Table:
+def error_bands(rows: Iterable[Row] | Averages, variant: Variant, table: PaperTable | None = None) -> Table:
     """Standard errors of error and churn in percent, averaged over all settings of all methods."""
     found = averaged(rows, variant)
     lines = []
@@ -342,19 +379,19 @@ def beside_the_paper(table: Table) -> Table | None:
     return Table(f"{table.name}-paper", caption, table.labels, columns, lines, table.trials, notes=table.notes)
 
 
-def ablation_table(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Table:
+def ablation_table(rows: Iterable[Row] | Averages, variant: Variant) -> Table:
     """Churn at cold accuracy as the true label replaces the distilled one on more of the base's wrong rows."""
     found = averaged(rows, variant)
     lines: list[tuple[tuple[str, ...], list[Cell]]] = []
-    by_share: dict[tuple, dict[float, dict[tuple[str, str], Average]]] = {}
+    by_share: dict[tuple, dict[float, Settings]] = {}
     for place, settings in found.items():
-        for (name, setting), average in settings.items():
-            if name == "anchor-to-distill":
-                share = float(dict(part.split("=") for part in setting.split(", "))["share"])
-                by_share.setdefault(place, {}).setdefault(share, {})[name, setting] = average
+        for setting, average in settings.items():
+            if setting.strategy == "anchor-to-distill":
+                share = float(setting.parameters["share"])
+                by_share.setdefault(place, {}).setdefault(share, {})[setting] = average
     columns = sorted({share for shares in by_share.values() for share in shares})
     for place in sorted(by_share, key=place_order):
-        cold = {key: a for key, a in found[place].items() if key[0] == "cold"}
+        cold = {setting: a for setting, a in found[place].items() if setting.strategy == "cold"}
         cells = [at_cold_accuracy(by_share[place].get(s, {}) | cold, "anchor-to-distill") for s in columns]
         lines.append((_labels(place)[:2], cells))
     caption = (

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lowchurn.bench._loading import Data
-from lowchurn.bench._protocol import Protocol, draw, make_network, start_of
-from lowchurn.bench._store import FINISHED
-from lowchurn.strategies import Group, Strategy, member_seed, one_hot, trainings
+from lowchurn.bench._protocol import Draw, Protocol, draw, make_network, start_of
+from lowchurn.bench._segments import FINISHED, Row
+from lowchurn.strategies import Plan, Recipe, Strategy, Training, member_seed, one_hot, plan
 
 if TYPE_CHECKING:
-    from lowchurn.nets import Trained
+    import torch
+
+    from lowchurn.nets import Task, Trained
 
 COPIES = 12  # of a model's weights that training takes at most: state, start, moments and what is moved about
 BLEND_BYTES = 2**32  # that averages of weights or probabilities may take at a time
-Owner = tuple[int, Strategy]  # a trial, by its place in the block, and a setting
-Training = tuple[int, Strategy, int]  # the same, and which member of a group
+NO_TEACHER = "no teacher finished"
+Owner = tuple[int, Strategy]  # a trial, by its place in the block, and a strategy
 
 
 def run_trials(
@@ -33,376 +35,411 @@ def run_trials(
     dtype: str = "float32",
     memory_limit: float | None = None,
     threads: int | None = None,
-) -> list[dict[str, Any]]:
-    """Train and measure some settings in some trials, all together.
+) -> list[Row]:
+    """Train and measure some strategies in some trials, all together.
 
     Parameters
     ----------
     data : Data
-        Scaled already, if the protocol says so.
+        Scaled already, if the protocol asks for it.
     wanted : dict of int to list of Strategy
-        Settings for each trial. What several of them are made of is trained once.
+        Strategies for each trial. What several of them are made of is trained once.
     device, dtype, memory_limit, threads
         As in :func:`lowchurn.nets.train`.
 
     Returns
     -------
     list of dict
-        One for each setting and trial, with what was measured; ``left_out`` names the members that failed and are not
+        One for each strategy and trial, with what was measured; ``left_out`` names the members that failed and are not
         part of an average.
     """
     began = time.perf_counter()
-    block = _Trials(data, protocol, wanted, device, dtype, memory_limit, threads)
-    results = block.failed_bases()
-    if block.good:
-        block.train_members()
-        results += block.measured()
+    pool = _Pool(data, protocol, device=device, dtype=dtype, memory_limit=memory_limit, threads=threads)
+    bases = _Bases.train(pool, list(wanted))
+    plans = {i: plan(strategies) for i, strategies in enumerate(wanted.values())}
+    retrains = _Retrains(pool, bases)
+    retrains.train({i: plans[i] for i in bases.good})
+    measured = _Measured(pool, bases, retrains, plans)
+    results = [*measured.failed_bases(), *measured.rows()]
     seconds = time.perf_counter() - began
-    models = sum(len(needed_by(tuple(settings))) for settings in wanted.values())
+    models = sum(len(one.trainings) for one in plans.values())
     for row in results:
         row |= {"block_seconds": seconds, "block_models": models, "seconds": seconds / len(results)}
-        row |= {"device": block.where, "dtype": dtype}
+        row |= {"device": pool.device_name, "dtype": dtype}
     return results
 
 
-@lru_cache(maxsize=256)
-def needed_by(settings: tuple[Strategy, ...]) -> dict[tuple[Strategy, int], None]:
-    """What has to be trained for these settings of one trial, each once; see :func:`lowchurn.strategies.trainings`."""
-    return dict.fromkeys(one for strategy in settings for one in trainings(strategy))
+class _Pool:
+    """What all trials share: the rows on the device, the network, and how it is trained."""
 
-
-class _Trials:
-    """The trials of one call of :func:`run_trials`; a trial is known by its place ``i`` in them."""
-
-    def __init__(
-        self,
-        data: Data,
-        protocol: Protocol,
-        wanted: dict[int, list[Strategy]],
-        device: str,
-        dtype: str,
-        memory_limit: float | None,
-        threads: int | None,
-    ) -> None:
+    def __init__(self, data: Data, protocol: Protocol, **options: Any) -> None:
         import torch
 
-        from lowchurn.nets import Task, train
-
-        self.data, self.protocol, self.trials = data, protocol, list(wanted)
-        self.wanted = [wanted[trial] for trial in self.trials]
         found = "cuda" if torch.cuda.is_available() else "cpu"
-        self.place = torch.device(found if device == "auto" else device)
-        self.where = torch.cuda.get_device_name(self.place) if self.place.type == "cuda" else "cpu"
-        self.kind = getattr(torch, dtype)
-        self.budget = BLEND_BYTES if memory_limit is None else min(BLEND_BYTES, memory_limit / 4)
+        place = torch.device(found if options["device"] == "auto" else options["device"])
+        self.data, self.protocol = data, protocol
         self.network = make_network(protocol.network, data)
+        self.dtype: torch.dtype = getattr(torch, options["dtype"])
         rows = data.X.reshape(len(data.X), -1) if protocol.network.startswith("fcn-") else data.X
-        pool = torch.from_numpy(np.ascontiguousarray(rows)).to(self.place)
-        self.pool = pool.to(self.kind) if pool.is_floating_point() else pool
-        self.labels = torch.from_numpy(data.y).to(self.place)
-        chosen = torch.from_numpy(data.test).to(self.place)
-        self.test, self.truth = self.pool[chosen], self.labels[chosen]
-        self.options: dict[str, Any] = {
-            "epochs": protocol.epochs,
-            "patience": protocol.patience,
-            "loss": protocol.loss,
-            "device": str(self.place),
-            "dtype": dtype,
-            "memory_limit": memory_limit,
-            "threads": threads,
-            "progress": False,
-        }
-        self.draws = [draw(data, protocol, trial) for trial in self.trials]
-        self.held_out = [self._truth_of(d.validation) for d in self.draws]
-        self.base = train(
-            self.network,
-            self.pool,
-            [
-                Task(d.initial, self._truth_of(d.initial), d.validation, v, seed=d.base_seed)
-                for d, v in zip(self.draws, self.held_out, strict=True)
-            ],
-            **self.options,
-        )
-        self.good = [i for i, status in enumerate(self.base.status) if status == FINISHED]
-        self.before = self.base.decisions(self.test)
-        self.base_right = self.before == self.truth
-        self.base_accuracy = self.base_right.double().mean(dim=1).tolist()
-        self.both = [d.both for d in self.draws]
-        self.proba = torch.softmax(self.base.outputs(self.pool, np.stack(self.both)), dim=-1)
-        self.onehot = [self._truth_of(rows) for rows in self.both]
-        self.at: dict[Training, tuple[Trained, int]] = {}  # where each training lies
-        self.lessons: dict[Group, dict[int, Any]] = {}  # of teachers, for each trial
+        X = torch.from_numpy(np.ascontiguousarray(rows)).to(place)
+        self.X = X.to(self.dtype) if X.is_floating_point() else X
+        self.labels = torch.from_numpy(data.y).to(place)
+        limit = options["memory_limit"]
+        self.bytes_at_once = BLEND_BYTES if limit is None else min(BLEND_BYTES, limit / 4)
+        stopping = {"epochs": protocol.epochs, "patience": protocol.patience, "loss": protocol.loss}
+        self.options: dict[str, Any] = options | stopping | {"device": str(place), "progress": False}
 
-    def _truth_of(self, rows: np.ndarray) -> Any:
+    @property
+    def device_name(self) -> str:
         import torch
 
-        return one_hot(self.labels[torch.from_numpy(rows).to(self.place)], self.data.classes).to(self.kind)
+        return torch.cuda.get_device_name(self.X.device) if self.X.device.type == "cuda" else "cpu"
 
-    # training
+    @cached_property
+    def test(self) -> torch.Tensor:
+        return self.X[self._index(self.data.test)]
 
-    def train_members(self) -> None:
-        """Train what the settings are made of, each once: first what learns from labels, then what learns from that."""
-        owners: dict[tuple[Strategy, int], list[int]] = {}
-        for i in self.good:
-            for one in needed_by(tuple(self.wanted[i])):
-                owners.setdefault(one, []).append(i)
-        for taught in (False, True):
-            some = [one for one in owners if (one[0].teachers is not None) == taught]
-            self._train([(i, *one) for one in some for i in owners[one]])
+    @cached_property
+    def truth(self) -> torch.Tensor:
+        """The labels of the test rows."""
+        return self.labels[self._index(self.data.test)]
 
-    def _train(self, members: list[Training]) -> None:
-        from lowchurn.nets import Task, train
+    def onehot(self, rows: np.ndarray) -> torch.Tensor:
+        """The labels of some rows as rows of zeros and a one."""
+        made: torch.Tensor = one_hot(self.labels[self._index(rows)], self.data.classes).to(self.dtype)
+        return made
 
-        if not members:
-            return
-        trials_of: dict[Strategy, list[int]] = {}
-        for i, strategy, _ in members:
-            trials_of.setdefault(strategy, []).append(i)
-        aims = {s: self._targets(s, list(dict.fromkeys(some))) for s, some in trials_of.items()}
-        pulls = self._pulls([s for s in trials_of if s.limit is not None])
-        members = [one for one in members if one[0] in aims[one[1]]]  # a trial whose teachers all failed has no aim
-        if not members:
-            return
+    def train(self, tasks: list[Task]) -> Trained:
+        from lowchurn import nets
+
+        return nets.train(self.network, self.X, tasks, **self.options)
+
+    def _index(self, rows: np.ndarray) -> torch.Tensor:
+        import torch
+
+        return torch.from_numpy(rows).to(self.labels.device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Bases:
+    """The draws of some trials and the base of each; a trial is known by its place ``i`` among them."""
+
+    pool: _Pool
+    trials: list[int]
+    draws: list[Draw]
+    held_out: list[torch.Tensor]  # labels of the validation rows
+    trained: Trained
+
+    @classmethod
+    def train(cls, pool: _Pool, trials: list[int]) -> _Bases:
+        """Train the base of each trial."""
+        from lowchurn.nets import Task
+
+        draws = [draw(pool.data, pool.protocol, trial) for trial in trials]
+        held_out = [pool.onehot(d.validation) for d in draws]
         tasks = [
-            Task(
-                rows=self.both[i],
-                targets=aims[strategy][i],
-                validation=self.draws[i].validation,
-                validation_targets=self.held_out[i],
-                seed=member_seed(self.draws[i].seed, j),
-                start=(self.base, i) if strategy.base_share else None,
-                base_share=strategy.base_share,
-                mixing=strategy.mixing,
-                coupling=strategy.coupling,
-                limit=strategy.limit,
-                pull=None if strategy.limit is None else pulls[i],
-            )
-            for i, strategy, j in members
+            Task(d.initial, pool.onehot(d.initial), d.validation, labels, seed=d.base_seed)
+            for d, labels in zip(draws, held_out, strict=True)
         ]
-        trained = train(self.network, self.pool, tasks, **self.options)
-        self.at |= {member: (trained, k) for k, member in enumerate(members)}
+        return cls(pool, trials, draws, held_out, pool.train(tasks))
 
-    def _targets(self, strategy: Strategy, trials: list[int]) -> dict[int, Any]:
-        """What each of these trials aims at; the labels themselves, not copies, where that is what a strategy wants."""
-        import torch
+    @cached_property
+    def before(self) -> torch.Tensor:
+        """Decisions on the test rows, a row per trial."""
+        return self.trained.decisions(self.pool.test)
 
-        labels = {i: self.onehot[i] for i in trials}
-        if strategy.teachers is not None:
-            labels = self._taught(strategy, trials)
-            trials = list(labels)
-        if type(strategy)._targets is Strategy._targets or not trials:
-            return labels
-        if not strategy.rowwise:
-            return {i: strategy.targets(labels[i], self.proba[i]) for i in trials}
-        # Row by row, so all trials can be done at once.
-        flat = strategy.targets(torch.cat([labels[i] for i in trials]), self.proba[trials].flatten(0, 1))
-        return dict(zip(trials, flat.view(len(trials), *self.onehot[0].shape), strict=True))
+    @cached_property
+    def right(self) -> torch.Tensor:
+        return self.before == self.pool.truth
 
-    def _taught(self, strategy: Strategy, trials: list[int]) -> dict[int, Any]:
-        """The mean probabilities of each trial's teachers for its training rows; made once for all their students."""
-        group = strategy.teachers
-        assert group is not None
-        if group not in self.lessons:
-            parts = self._means([i for i in self.good if self._members(i, group).finished], group, self.both)
-            self.lessons[group] = {i: mean for part, means in parts for i, mean in zip(part, means, strict=True)}
-        return {i: self.lessons[group][i] for i in trials if i in self.lessons[group]}
+    @cached_property
+    def both(self) -> list[np.ndarray]:
+        """The rows that retrains of a trial are trained on: those of the initial draw and the batch."""
+        return [d.both for d in self.draws]
 
-    def _pulls(self, strategies: list[Strategy]) -> list[Any]:
-        """The base's decisions of each trial's training rows, made once."""
-        if not strategies:
-            return []
-        pull = strategies[0].pull(self.proba.flatten(0, 1))
-        return list(pull.view(self.proba.shape))
+    @cached_property
+    def onehot(self) -> list[torch.Tensor]:
+        return [self.pool.onehot(rows) for rows in self.both]
 
-    # what is made of trained members
+    @cached_property
+    def proba(self) -> torch.Tensor:
+        """The base's probabilities of the rows that retrains are trained on."""
+        return self.trained.outputs(self.pool.X, np.stack(self.both)).softmax(dim=-1)
 
-    def _members(self, i: int, group: Group) -> _Members:
-        """Where the members of a group of one trial lie, and what became of those that are left out."""
-        where = [self.at.get((i, group.strategy, j)) for j in range(group.count)]
-        found = [one for one in where if one is not None]
-        if not found:
-            return _Members(None, [], "no teacher finished")
-        trained = found[0][0]
-        places = [k for _, k in found]
-        states = [trained.status[k] for k in places]
-        left_out = "; ".join(f"member {j} ({state})" for j, state in enumerate(states) if state != FINISHED)
-        finished = [k for k, state in zip(places, states, strict=True) if state == FINISHED]
-        return _Members(trained, finished, left_out)
+    @cached_property
+    def good(self) -> list[int]:
+        """The trials whose base finished."""
+        return [i for i, status in enumerate(self.trained.status) if status == FINISHED]
 
-    def _means(
-        self, trials: list[int], group: Group, rows: list[np.ndarray] | None = None
-    ) -> Iterator[tuple[list[int], Any]]:
-        """Mean probabilities (T, n, m) of a group's finished members: of each trial's rows, or of the test rows."""
-        import torch
-
-        count = len(self.test) if rows is None else len(rows[0])
-        each = 4 * (group.count + 1) * count * self.data.classes * self.proba.element_size()
-        size = max(1, int(self.budget // each))
-        for first in range(0, len(trials), size):
-            part = trials[first : first + size]
-            members = [self._members(i, group) for i in part]
-            trained = members[0].trained
-            assert trained is not None
-            width = max(len(m.finished) for m in members)
-            padded = [k for m in members for k in (*m.finished, *m.finished[:1] * (width - len(m.finished)))]
-            own = None if rows is None else np.repeat(np.stack([rows[i] for i in part]), width, axis=0)
-            logits = trained.take(padded).outputs(self.test if own is None else self.pool, own)
-            proba = torch.softmax(logits, dim=-1).unflatten(0, (len(part), width))
-            counts = torch.tensor([len(m.finished) for m in members], device=proba.device).view(-1, 1, 1, 1)
-            there = torch.arange(width, device=proba.device).view(1, -1, 1, 1) < counts
-            yield part, torch.where(there, proba, 0).sum(dim=1) / counts[:, 0]
-
-    # measuring
-
-    def measured(self) -> list[dict[str, Any]]:
-        """The rows of all settings of all trials whose base is trained."""
-        kinds: dict[str, list[Owner]] = {"": [], "weights": [], "proba": []}
-        for i in self.good:
-            for strategy in self.wanted[i]:
-                kinds["" if strategy.blend is None else strategy.blend.of].append((i, strategy))
-        return [*self._alone(kinds[""]), *self._weights(kinds["weights"]), *self._mixtures(kinds["proba"])]
-
-    def _alone(self, owners: list[Owner]) -> Iterator[dict[str, Any]]:
-        """Settings that are one trained model each."""
-        stacks: dict[int, list[tuple[int, Owner]]] = {}
-        for i, strategy in owners:
-            found = self.at.get((i, strategy, 0))
-            if found is None:
-                yield self._row(i, strategy, "failed: no teacher finished")
-            else:
-                stacks.setdefault(id(found[0]), []).append((found[1], (i, strategy)))
-        for some in stacks.values():
-            some.sort(key=lambda one: one[0])
-            places, own = [k for k, _ in some], [owner for _, owner in some]
-            trained = self.at[(*own[0], 0)][0]
-            chosen = trained if len(places) == len(trained) else trained.take(places)
-            rows = self._rows(own, chosen.decisions(self.test), chosen.status)
-            for row, loss in zip(rows, chosen.loss, strict=True):
-                yield row | ({"validation_loss": float(loss)} if row["status"] == FINISHED else {})
-
-    def _weights(self, owners: list[Owner]) -> Iterator[dict[str, Any]]:
-        """Settings that are averages of weights, some at a time."""
-        from lowchurn.nets import average
-
-        stacks: dict[int, list[Owner]] = {}
-        for i, strategy in owners:
-            members = self._members(i, _group(strategy))
-            if members.finished:
-                stacks.setdefault(id(members.trained), []).append((i, strategy))
-            else:
-                yield self._row(i, strategy, f"failed: no member finished: {members.left_out}")
-        weights = sum(p.numel() for p in self.network.parameters())
-        size = max(1, int(self.budget // (COPIES * self.proba.element_size() * weights)))
-        for some in stacks.values():
-            for first in range(0, len(some), size):
-                part = some[first : first + size]
-                members_of = [self._members(i, _group(strategy)) for i, strategy in part]
-                trained = members_of[0].trained
-                assert trained is not None
-                made = average(
-                    trained,
-                    [m.finished for m in members_of],
-                    [(self.base, i) for i, _ in part],
-                    [strategy.blend.base for _, strategy in part if strategy.blend],
-                    X=self.pool,
-                    rows=[self.both[i] for i, _ in part],
-                )
-                yield from self._rows(part, made.decisions(self.test), made.status, [m.left_out for m in members_of])
-
-    def _mixtures(self, owners: list[Owner]) -> Iterator[dict[str, Any]]:
-        """Settings that are averages of probabilities, some trials at a time."""
-        import torch
-
-        groups: dict[Group, dict[Strategy, list[int]]] = {}
-        for i, strategy in owners:
-            members = self._members(i, _group(strategy))
-            if members.finished:
-                groups.setdefault(_group(strategy), {}).setdefault(strategy, []).append(i)
-            else:
-                yield self._row(i, strategy, f"failed: no member finished: {members.left_out}")
-        for group, settings in groups.items():
-            trials = list(dict.fromkeys(i for some in settings.values() for i in some))
-            for part, means in self._means(trials, group):
-                base = torch.softmax(self.base.take(part).outputs(self.test), dim=-1)
-                notes = {i: self._members(i, group).left_out for i in part}
-                for strategy, wanting in settings.items():
-                    own = [i for i in part if i in set(wanting)]
-                    index = torch.tensor([part.index(i) for i in own], device=means.device, dtype=torch.int64)
-                    share = strategy.blend.base if strategy.blend else 0.0
-                    decided = ((1 - share) * means[index] + share * base[index]).argmax(dim=-1).to(self.before.dtype)
-                    pairs = [(i, strategy) for i in own]
-                    yield from self._rows(pairs, decided, [FINISHED] * len(own), [notes[i] for i in own])
-
-    def _rows(
-        self, owners: list[Owner], after: Any, status: Sequence[str], left_out: Sequence[str] | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """Rows with what was measured of these models' decisions (K, test rows)."""
-        if not owners:
-            return
-        shares = self._measure(after, [i for i, _ in owners])
-        for k, (i, strategy) in enumerate(owners):
-            row = self._row(i, strategy, status[k])
-            places = [self.at[(i, *one)] for one in trainings(strategy) if (i, *one) in self.at]
-            row |= {"epochs": int(sum(trained.epochs[at] for trained, at in places))}
-            row |= {"base_accuracy": self.base_accuracy[i], "left_out": left_out[k] if left_out else ""}
-            if status[k] == FINISHED:
-                row |= {name: float(values[k]) for name, values in shares.items()}
-            yield row
-
-    def _measure(self, after: Any, owners: list[int]) -> dict[str, np.ndarray]:
-        """Shares of the test rows for every model, counted on the device, some models at a time."""
-        import torch
-
-        index = torch.tensor(owners, device=after.device)
-        shares: dict[str, list[Any]] = {"accuracy": [], "churn": [], "broken": [], "fixed": []}
-        size = max(1, 2**28 // max(1, after.shape[1]))
-        for first in range(0, len(after), size):
-            part, own = after[first : first + size], index[first : first + size]
-            right, changed, was_right = part == self.truth, part != self.before[own], self.base_right[own]
-            for name, chosen in (
-                ("accuracy", right),
-                ("churn", changed),
-                ("broken", changed & was_right),
-                ("fixed", changed & right),
-            ):
-                shares[name].append(chosen.sum(dim=1).double() / after.shape[1])
-        return {name: torch.cat(parts).cpu().numpy() for name, parts in shares.items()}
-
-    def failed_bases(self) -> list[dict[str, Any]]:
-        """The rows of trials whose base did not finish."""
-        rows = []
-        for i, settings in enumerate(self.wanted):
-            if i not in self.good:
-                reason = f"failed: the base {self.base.status[i].removeprefix('failed: ')}"
-                rows += [self._row(i, strategy, reason) for strategy in settings]
-        return rows
-
-    def _row(self, i: int, strategy: Strategy, status: str) -> dict[str, Any]:
-        return row_of(self.data, self.protocol, self.trials[i], strategy, self.draws[i].seed, status)
+    @cached_property
+    def accuracy(self) -> list[float]:
+        found: list[float] = self.right.double().mean(dim=1).tolist()
+        return found
 
 
 @dataclass(frozen=True)
 class _Members:
-    """The trainings of one group in one trial: the stack they lie in, the places of those that finished, the others."""
+    """Some trainings of one trial: the stack they lie in, the places of those that finished, the others in words."""
 
     trained: Trained | None
     finished: list[int]
     left_out: str
 
+    @property
+    def stack(self) -> Trained:
+        assert self.trained is not None  # there is one where any member finished
+        return self.trained
 
-def _group(strategy: Strategy) -> Group:
-    assert strategy.blend is not None
-    return strategy.blend.group
+
+@dataclass(eq=False)
+class _Retrains:
+    """Executes the plans of some trials, and keeps where the model of each training lies."""
+
+    pool: _Pool
+    bases: _Bases
+    at: dict[tuple[int, Training], tuple[Trained, int]] = field(default_factory=dict)
+    lessons: dict[tuple[Training, ...], dict[int, torch.Tensor]] = field(default_factory=dict)  # of teachers, by trial
+
+    def train(self, plans: dict[int, Plan]) -> None:
+        """Train what each trial's plan needs, round by round: the same round of all trials together."""
+        for number in range(max((len(one.rounds) for one in plans.values()), default=0)):
+            owners: dict[Training, list[int]] = {}
+            for i, one in plans.items():
+                for training in one.rounds[number] if number < len(one.rounds) else ():
+                    owners.setdefault(training, []).append(i)
+            self._train_round([(i, training) for training, some in owners.items() for i in some])
+
+    def _train_round(self, wanted: list[tuple[int, Training]]) -> None:
+        from lowchurn.nets import strategy_task
+
+        trials_of: dict[Strategy, list[int]] = {}
+        for i, training in wanted:
+            trials_of.setdefault(training.strategy, []).append(i)
+        aims = {s: self._targets(s, list(dict.fromkeys(some))) for s, some in trials_of.items()}
+        limited = next((s for s in trials_of if s.limit is not None), None)
+        pulls = None if limited is None else limited.pull(self.bases.proba.flatten(0, 1)).view(self.bases.proba.shape)
+        wanted = [(i, one) for i, one in wanted if i in aims[one.strategy]]  # without a teacher there is no aim
+        if not wanted:
+            return
+        bases = self.bases
+        tasks = [
+            strategy_task(
+                strategy,
+                rows=bases.both[i],
+                targets=aims[strategy][i],
+                validation=bases.draws[i].validation,
+                validation_targets=bases.held_out[i],
+                seed=member_seed(bases.draws[i].seed, member),
+                base=(bases.trained, i),
+                pull=None if pulls is None else pulls[i],
+            )
+            for i, (strategy, member) in wanted
+        ]
+        trained = self.pool.train(tasks)
+        self.at |= {one: (trained, k) for k, one in enumerate(wanted)}
+
+    def _targets(self, strategy: Strategy, trials: list[int]) -> dict[int, torch.Tensor]:
+        """What each of these trials aims at; the labels themselves, not copies, where that is what a strategy wants."""
+        import torch
+
+        labels = {i: self.bases.onehot[i] for i in trials}
+        if strategy.teachers is not None:
+            taught = self._taught(Training(strategy).teachers)
+            labels = {i: taught[i] for i in trials if i in taught}
+            trials = list(labels)
+        if type(strategy)._targets is Strategy._targets or not trials:
+            return labels
+        if not strategy.rowwise:
+            return {i: strategy.targets(labels[i], self.bases.proba[i]) for i in trials}
+        # Row by row, so all trials can be done at once.
+        flat = strategy.targets(torch.cat([labels[i] for i in trials]), self.bases.proba[trials].flatten(0, 1))
+        return dict(zip(trials, flat.view(len(trials), *self.bases.onehot[0].shape), strict=True))
+
+    def _taught(self, teachers: tuple[Training, ...]) -> dict[int, torch.Tensor]:
+        """The mean probabilities of each trial's teachers for its training rows; made once for all their students."""
+        if teachers not in self.lessons:
+            able = [i for i in self.bases.good if self.members(i, teachers).finished]
+            parts = self.means(able, teachers, self.bases.both)
+            self.lessons[teachers] = {i: mean for part, means in parts for i, mean in zip(part, means, strict=True)}
+        return self.lessons[teachers]
+
+    def members(self, i: int, trainings: tuple[Training, ...]) -> _Members:
+        """Where the members of a group of one trial lie, and what became of those that are left out."""
+        found = [self.at[i, one] for one in trainings if (i, one) in self.at]
+        if not found:
+            return _Members(None, [], NO_TEACHER)
+        trained = found[0][0]  # members of a group are trained in one round
+        states = {k: trained.status[k] for _, k in found}
+        left_out = [f"member {j} ({state})" for j, state in enumerate(states.values()) if state != FINISHED]
+        return _Members(trained, [k for k, state in states.items() if state == FINISHED], "; ".join(left_out))
+
+    def means(
+        self, trials: list[int], trainings: tuple[Training, ...], rows: list[np.ndarray] | None = None
+    ) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Mean probabilities (T, n, m) of finished members: of each trial's own rows, or of the test rows."""
+        import torch
+
+        pool = self.pool
+        count = len(pool.test) if rows is None else len(rows[0])
+        each = 4 * (len(trainings) + 1) * count * pool.data.classes * self.bases.proba.element_size()
+        for part in _parts(trials, pool.bytes_at_once / each):
+            members = [self.members(i, trainings) for i in part]
+            width = max(len(m.finished) for m in members)
+            padded = [k for m in members for k in (*m.finished, *m.finished[:1] * (width - len(m.finished)))]
+            own = None if rows is None else np.repeat(np.stack([rows[i] for i in part]), width, axis=0)
+            logits = members[0].stack.take(padded).outputs(pool.test if own is None else pool.X, own)
+            proba = torch.softmax(logits, dim=-1).unflatten(0, (len(part), width))
+            counts = torch.tensor([len(m.finished) for m in members], device=proba.device).view(-1, 1, 1, 1)
+            there = torch.arange(width, device=proba.device).view(1, -1, 1, 1) < counts
+            yield part, torch.where(there, proba, 0).sum(dim=1) / counts[:, 0]
 
 
-def row_of(data: Data, protocol: Protocol, trial: int, strategy: Strategy, seed: int, status: str) -> dict[str, Any]:
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """Makes every strategy of the plans of what was trained, and measures it on the test rows."""
+
+    pool: _Pool
+    bases: _Bases
+    retrains: _Retrains
+    plans: dict[int, Plan]
+
+    def failed_bases(self) -> list[Row]:
+        """The rows of trials whose base did not finish."""
+        rows = []
+        for i, one in self.plans.items():
+            if i not in self.bases.good:
+                reason = f"failed: the base {self.bases.trained.status[i].removeprefix('failed: ')}"
+                rows += [self._row(i, strategy, reason) for strategy in one.recipes]
+        return rows
+
+    def rows(self) -> list[Row]:
+        """The rows of all strategies of all trials whose base finished."""
+        owners: dict[str, list[Owner]] = {"model": [], "weights": [], "proba": []}
+        failed = []
+        for i in self.bases.good:
+            for strategy, recipe in self.plans[i].recipes.items():
+                members = self._members(i, strategy)
+                if members.finished or (recipe.of == "model" and members.trained is not None):
+                    owners[recipe.of].append((i, strategy))
+                else:
+                    what = "" if recipe.of == "model" else "no member finished: "
+                    failed.append(self._row(i, strategy, f"failed: {what}{members.left_out}"))
+        makers = {"model": self._alone, "weights": self._averages, "proba": self._mixtures}
+        return [*failed, *(row for of, make in makers.items() for row in make(owners[of]))]
+
+    def _recipe(self, i: int, strategy: Strategy) -> Recipe:
+        return self.plans[i].recipes[strategy]
+
+    def _members(self, i: int, strategy: Strategy) -> _Members:
+        return self.retrains.members(i, self._recipe(i, strategy).members)
+
+    def _by_stack(self, owners: list[Owner]) -> list[list[Owner]]:
+        stacks: dict[int, list[Owner]] = {}
+        for owner in owners:
+            stacks.setdefault(id(self._members(*owner).stack), []).append(owner)
+        return list(stacks.values())
+
+    def _alone(self, owners: list[Owner]) -> Iterator[Row]:
+        """Strategies that are one trained model each."""
+        for some in self._by_stack(owners):
+            at = {owner: self.retrains.at[owner[0], Training(owner[1])] for owner in some}
+            own = sorted(some, key=lambda owner: at[owner][1])
+            trained, places = at[own[0]][0], [at[owner][1] for owner in own]
+            chosen = trained if len(places) == len(trained) else trained.take(places)
+            rows = self._rows(own, chosen.decisions(self.pool.test), chosen.status)
+            for row, loss in zip(rows, chosen.loss, strict=True):
+                yield row | ({"validation_loss": float(loss)} if row["status"] == FINISHED else {})
+
+    def _averages(self, owners: list[Owner]) -> Iterator[Row]:
+        """Strategies that are averages of weights, some at a time."""
+        from lowchurn.nets import average
+
+        weights = sum(p.numel() for p in self.pool.network.parameters())
+        most = self.pool.bytes_at_once / (COPIES * self.bases.proba.element_size() * weights)
+        for some in self._by_stack(owners):
+            for part in _parts(some, most):
+                members = [self._members(*owner) for owner in part]
+                made = average(
+                    members[0].stack,
+                    [m.finished for m in members],
+                    [(self.bases.trained, i) for i, _ in part],
+                    [self._recipe(*owner).base_share for owner in part],
+                    X=self.pool.X,
+                    rows=[self.bases.both[i] for i, _ in part],
+                )
+                left_out = [m.left_out for m in members]
+                yield from self._rows(part, made.decisions(self.pool.test), made.status, left_out)
+
+    def _mixtures(self, owners: list[Owner]) -> Iterator[Row]:
+        """Strategies that are averages of probabilities, some trials at a time."""
+        import torch
+
+        groups: dict[tuple[Training, ...], dict[Strategy, list[int]]] = {}
+        for i, strategy in owners:
+            groups.setdefault(self._recipe(i, strategy).members, {}).setdefault(strategy, []).append(i)
+        for trainings, strategies in groups.items():
+            trials = list(dict.fromkeys(i for some in strategies.values() for i in some))
+            for part, means in self.retrains.means(trials, trainings):
+                base = torch.softmax(self.bases.trained.take(part).outputs(self.pool.test), dim=-1)
+                for strategy, wanting in strategies.items():
+                    own = [i for i in part if i in set(wanting)]
+                    index = torch.tensor([part.index(i) for i in own], device=means.device, dtype=torch.int64)
+                    share = self._recipe(wanting[0], strategy).base_share
+                    mixed = (1 - share) * means[index] + share * base[index]
+                    left_out = [self.retrains.members(i, trainings).left_out for i in own]
+                    decided = mixed.argmax(dim=-1).to(self.bases.before.dtype)
+                    yield from self._rows([(i, strategy) for i in own], decided, [FINISHED] * len(own), left_out)
+
+    def _rows(
+        self, owners: list[Owner], after: torch.Tensor, status: Sequence[str], left_out: Sequence[str] | None = None
+    ) -> Iterator[Row]:
+        """Rows with what was measured of these models' decisions (K, test rows)."""
+        if not owners:
+            return
+        shares = self._shares(after, [i for i, _ in owners])
+        for k, (i, strategy) in enumerate(owners):
+            row = self._row(i, strategy, status[k])
+            found = (self.retrains.at.get((i, one)) for one in self._recipe(i, strategy).trainings)
+            row |= {"epochs": int(sum(one[0].epochs[one[1]] for one in found if one is not None))}
+            row |= {"base_accuracy": self.bases.accuracy[i], "left_out": left_out[k] if left_out else ""}
+            if status[k] == FINISHED:
+                row |= {name: float(values[k]) for name, values in shares.items()}
+            yield row
+
+    def _shares(self, after: torch.Tensor, owners: list[int]) -> dict[str, np.ndarray]:
+        """Shares of the test rows for every model, counted on the device, some models at a time."""
+        import torch
+
+        index = torch.tensor(owners, device=after.device)
+        shares: dict[str, list[torch.Tensor]] = {"accuracy": [], "churn": [], "broken": [], "fixed": []}
+        for some in _parts(range(len(after)), 2**28 / max(1, after.shape[1])):
+            part, own = after[some[0] : some[-1] + 1], index[some[0] : some[-1] + 1]
+            right, changed = part == self.pool.truth, part != self.bases.before[own]
+            counted = (right, changed, changed & self.bases.right[own], changed & right)
+            for name, chosen in zip(shares, counted, strict=True):
+                shares[name].append(chosen.sum(dim=1).double() / after.shape[1])
+        return {name: torch.cat(parts).cpu().numpy() for name, parts in shares.items()}
+
+    def _row(self, i: int, strategy: Strategy, status: str) -> Row:
+        seed = self.bases.draws[i].seed
+        return row_of(self.pool.data, self.pool.protocol, self.bases.trials[i], strategy, seed, status)
+
+
+def _parts(items: Sequence[Any], most: float) -> Iterator[Any]:
+    """Slices of at most so many items, at least one."""
+    size = max(1, int(most))
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
+
+
+def row_of(data: Data, protocol: Protocol, trial: int, strategy: Strategy, seed: int, status: str) -> Row:
     """A row of which nothing is measured yet."""
     undefined = dict.fromkeys(("accuracy", "churn", "broken", "fixed", "base_accuracy", "validation_loss"))
     return {
         "dataset": data.name,
         **protocol.key,
         "strategy": strategy.name,
-        "setting": strategy.setting,
+        "parameters": strategy.parameters,
         "trial": trial,
         "start": start_of(strategy),
         "seed": seed,

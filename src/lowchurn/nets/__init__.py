@@ -4,7 +4,7 @@ Needs torch (``pip install "lowchurn[torch]"``).
 """
 
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError as error:
     raise ImportError('lowchurn.nets needs torch: pip install "lowchurn[torch]"') from error
 
@@ -15,4 +15,4 @@ from lowchurn.nets._tasks import strategy_task as strategy_task  # for other roo
 from lowchurn.nets._train import train
 from lowchurn.nets._trained import Trained, TrainingInterrupted
 
-__all__ = ["Task", "Trained", "TrainingInterrupted", "average", "networks", "strategy_tasks", "train"]
+__all__ = ["Task", "average", "networks", "strategy_tasks", "train"]

@@ -96,8 +96,8 @@ def strategy_tasks(
     Parameters
     ----------
     strategies : list of Strategy
-        One task each, in this order. What is averaged of trained models (a soup) is no training: give the members
-        that :func:`lowchurn.strategies.trainings` lists, and average them by :func:`lowchurn.nets.average`.
+        One task each, in this order. What is averaged of trained models (a soup) is no training: hand in the members
+        that :func:`lowchurn.strategies.plan` lists, and average them by :func:`lowchurn.nets.average`.
     rows, validation : arrays of int
         Rows of the pool to train on and to stop on.
     y : array of int, shape (N,)
@@ -132,7 +132,7 @@ def strategy_tasks(
         if strategy.blend is not None:
             raise ValueError(
                 f"strategy_tasks: {strategy!r} is an average of trained models and not trained itself. "
-                "Train what lowchurn.strategies.trainings() lists for it."
+                "Train what lowchurn.strategies.plan() lists for it."
             )
         if strategy.teachers is not None and teacher_proba is None:
             raise ValueError(f"strategy_tasks: {strategy!r} learns from teachers, but teacher_proba is None.")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 
 from lowchurn._checks import (
     as_array,
@@ -20,6 +20,7 @@ from lowchurn._checks import (
     check_weights,
     to_numpy,
 )
+from lowchurn._types import Values
 from lowchurn.scoring import Score, get_score, row_dot
 from lowchurn.strategies import one_hot
 
@@ -50,7 +51,7 @@ class InfeasibleBudget(ValueError):
         self.least_churn = least_churn
 
 
-def select_single(risk: Any, churn: Any, epsilon: float) -> int:
+def select_single(risk: Values, churn: Values, epsilon: float) -> int:
     """The index of the candidate of least risk whose churn is at most ``epsilon``; ties go to less churn.
 
     This is what the paper does in practice. Candidates whose risk or churn is NaN are never chosen.
@@ -65,7 +66,7 @@ def select_single(risk: Any, churn: Any, epsilon: float) -> int:
     risk, churn = (to_numpy(as_array(values)).astype(float) for values in (risk, churn))
     if risk.ndim != 1 or churn.ndim != 1:
         raise ValueError(
-            f"{who}: risk and churn must hold one value a candidate, got shapes {risk.shape} and {churn.shape}."
+            f"{who}: risk and churn must hold one value per candidate, got shapes {risk.shape} and {churn.shape}."
         )
     check_rows(who, risk=risk, churn=churn)
     epsilon = check_number(who, "epsilon", epsilon, 0, math.inf)
@@ -107,7 +108,7 @@ class Mixture:
     churn: float
     multiplier: float
 
-    def proba(self, candidates: Any) -> np.ndarray:
+    def proba(self, candidates: Values) -> np.ndarray:
         """Average the candidates' probabilities, shape (L, n, m), into those that are served, shape (n, m)."""
         candidates = to_numpy(as_array(candidates))
         if candidates.ndim != 3 or candidates.shape[0] != self.weights.shape[0]:
@@ -118,7 +119,12 @@ class Mixture:
 
 
 def combine(
-    proba: Any, y: Any, base_proba: Any, epsilon: float, score: str | Score = "log", sample_weight: Any = None
+    proba: Values,
+    y: Values,
+    base_proba: Values,
+    epsilon: float,
+    score: str | Score = "log",
+    sample_weight: Values | None = None,
 ) -> Mixture:
     """Algorithm 1's last step: the mixture of candidates of least risk whose soft churn is at most ``epsilon``.
 
@@ -171,7 +177,7 @@ def combine(
     return program.solve(epsilon)
 
 
-def _check_candidates(proba: Any, y: Any, base_proba: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _check_candidates(proba: Values, y: Values, base_proba: Values) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     who = "combine"
     base_proba = to_numpy(check_proba(who, "base_proba", base_proba)).astype(float)
     n, m = base_proba.shape
@@ -267,12 +273,12 @@ class _Program:
 
     def _pull_inside(self, point: _Point, mu: float, inside: _Point, epsilon: float) -> tuple[_Point, float]:
         """Where double precision ends just outside the budget: go toward the candidate of least churn until inside."""
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            at = self.at((1 - middle) * point.weights + middle * inside.weights)
-            low, high = (low, middle) if at.churn <= epsilon else (middle, high)
-        found = self.at((1 - high) * point.weights + high * inside.weights)
+
+        def at(share: float) -> _Point:
+            return self.at((1 - share) * point.weights + share * inside.weights)
+
+        reached = inside.churn <= epsilon
+        found = at(brentq(lambda share: at(share).churn - epsilon, 0.0, 1.0)) if reached else inside
         if found.churn > epsilon + 1e-8:
             raise InfeasibleBudget("combine", epsilon, max(found.churn, 0.0))
         return found, mu
@@ -333,7 +339,7 @@ MAX_STEPS = 100
 
 
 def _mixture(point: _Point, multiplier: float) -> Mixture:
-    # Below the tolerance a multiplier says that the budget does not bind.
+    # Below the tolerance a multiplier means that the budget does not bind.
     return Mixture(point.weights, point.risk, max(point.churn, 0.0), multiplier if multiplier > 1e-7 else 0.0)
 
 

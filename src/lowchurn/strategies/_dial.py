@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from lowchurn._checks import Array
 from lowchurn.strategies._paper import ColdStart, WarmStart
-from lowchurn.strategies._strategy import TENTHS, Blend, Group, Start, Started, Strategy
+from lowchurn.strategies._strategy import TENTHS, Blend, Grid, Group, Parameters, Start, Started, Strategy
 
 DIAL = (0.0, *TENTHS)
 
@@ -22,8 +22,8 @@ class _TowardBase(Strategy):
     """Weights of retrains that start from the base, moved toward it."""
 
     toward_base: float  # not a field here, so that a strategy's own parameters come first
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"toward_base": DIAL}
-    neutral: ClassVar[dict[str, Any] | None] = None
+    grid: ClassVar[Grid] = {"toward_base": DIAL}
+    neutral: ClassVar[Parameters | None] = None
     dial_parameter: ClassVar[str] = "toward_base"
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class ServedMixture(Started):
     """Proposition 1 served literally: ``lam * mean(members) + (1 - lam) * base``, in probabilities.
 
     The dial for models without weights to average (trees, pipelines, bases of another kind). Serving costs
-    ``members + 1`` predictions a row, and the base has to be kept.
+    ``members + 1`` predictions per row, and the base has to be kept.
 
     Parameters
     ----------
@@ -128,8 +128,8 @@ class ServedMixture(Started):
     lam: float = 0.5
     start: Start = "cold"
     name: ClassVar[str] = "served-mix"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"lam": (*TENTHS, 1.0)}
-    neutral: ClassVar[dict[str, Any] | None] = None
+    grid: ClassVar[Grid] = {"lam": (*TENTHS, 1.0)}
+    neutral: ClassVar[Parameters | None] = None
     dial_parameter: ClassVar[str] = "lam"
 
     @property
@@ -174,8 +174,8 @@ class TwoTeachers(Started):
     students: int = 1
     start: Start = "warm"
     name: ClassVar[str] = "two-teachers"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"lam": (*TENTHS, 1.0)}
-    neutral: ClassVar[dict[str, Any] | None] = None
+    grid: ClassVar[Grid] = {"lam": (*TENTHS, 1.0)}
+    neutral: ClassVar[Parameters | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from lowchurn._checks import Array
-from lowchurn.strategies._strategy import TENTHS, Start, Started, decide
+from lowchurn.strategies._strategy import TENTHS, Grid, Parameters, Start, Started, decide
 
 LEAST = 1e-12  # of a probability whose logarithm is taken
 CELLS = 2**24  # of a table of distances at a time
@@ -45,8 +45,8 @@ class FocalDistill(Started):
     focus: float = 5.0
     start: Start = "cold"
     name: ClassVar[str] = "focal"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"lam": TENTHS}
-    neutral: ClassVar[dict[str, Any] | None] = {"lam": 1.0, "start": "cold"}
+    grid: ClassVar[Grid] = {"lam": TENTHS}
+    neutral: ClassVar[Parameters | None] = {"lam": 1.0, "start": "cold"}
 
     def _check_unit(self, *names: str) -> None:
         super()._check_unit(*(name for name in names if name != "focus"))
@@ -89,8 +89,8 @@ class Dissonance(Started):
     alpha: float = 0.5
     start: Start = "cold"
     name: ClassVar[str] = "dissonance"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"alpha": TENTHS}
-    neutral: ClassVar[dict[str, Any] | None] = {"alpha": 0.0, "start": "cold"}
+    grid: ClassVar[Grid] = {"alpha": TENTHS}
+    neutral: ClassVar[Parameters | None] = {"alpha": 0.0, "start": "cold"}
 
     @property
     def needs_base(self) -> bool:
@@ -131,10 +131,8 @@ class Constrained(Started):
     max_churn: float = 0.02
     start: Start = "cold"
     name: ClassVar[str] = "constrained"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {
-        "max_churn": (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15)
-    }
-    neutral: ClassVar[dict[str, Any] | None] = {"max_churn": 1.0, "start": "cold"}
+    grid: ClassVar[Grid] = {"max_churn": (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15)}
+    neutral: ClassVar[Parameters | None] = {"max_churn": 1.0, "start": "cold"}
 
     @property
     def needs_base(self) -> bool:
@@ -175,8 +173,8 @@ class LocalSmoothing(Started):
     neighbors: int = 10
     start: Start = "cold"
     name: ClassVar[str] = "local-ls"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"alpha": TENTHS}
-    neutral: ClassVar[dict[str, Any] | None] = {"alpha": 0.0, "start": "cold"}
+    grid: ClassVar[Grid] = {"alpha": TENTHS}
+    neutral: ClassVar[Parameters | None] = {"alpha": 0.0, "start": "cold"}
     rowwise: ClassVar[bool] = False
 
     @property

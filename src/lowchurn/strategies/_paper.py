@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from array_api_compat import array_namespace
 
 from lowchurn._checks import Array
-from lowchurn.strategies._strategy import TENTHS, Start, Started, Strategy, decide
+from lowchurn.strategies._strategy import TENTHS, Grid, Parameters, Start, Started, Strategy, decide
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class WarmStart(Strategy):
     """
 
     name: ClassVar[str] = "warm"
-    neutral: ClassVar[dict[str, Any] | None] = None
+    neutral: ClassVar[Parameters | None] = None
 
     @property
     def base_share(self) -> float:
@@ -63,8 +63,8 @@ class ShrinkPerturb(Strategy):
 
     alpha: float = 0.5
     name: ClassVar[str] = "s-perturb"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"alpha": TENTHS}
-    neutral: ClassVar[dict[str, Any] | None] = {"alpha": 0.0}
+    grid: ClassVar[Grid] = {"alpha": TENTHS}
+    neutral: ClassVar[Parameters | None] = {"alpha": 0.0}
 
     def __post_init__(self) -> None:
         self._check_unit("alpha")
@@ -95,8 +95,8 @@ class Mixup(Started):
     alpha: float = 0.5
     start: Start = "cold"
     name: ClassVar[str] = "mixup"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"alpha": TENTHS}
-    neutral: ClassVar[dict[str, Any] | None] = {"alpha": 0.0, "start": "cold"}
+    grid: ClassVar[Grid] = {"alpha": TENTHS}
+    neutral: ClassVar[Parameters | None] = {"alpha": 0.0, "start": "cold"}
 
     @property
     def mixing(self) -> float | None:
@@ -124,8 +124,8 @@ class LabelSmoothing(Started):
     alpha: float = 0.1
     start: Start = "cold"
     name: ClassVar[str] = "ls"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"alpha": TENTHS}
-    neutral: ClassVar[dict[str, Any] | None] = {"alpha": 0.0, "start": "cold"}
+    grid: ClassVar[Grid] = {"alpha": TENTHS}
+    neutral: ClassVar[Parameters | None] = {"alpha": 0.0, "start": "cold"}
 
     def _targets(self, onehot: Array, base_proba: Array) -> Array:
         return (1 - self.alpha) * onehot + self.alpha / onehot.shape[1]
@@ -156,8 +156,8 @@ class CoDistill(Started):
     alpha: float = 0.5
     start: Start = "warm"
     name: ClassVar[str] = "co-dist"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"alpha": TENTHS}
-    neutral: ClassVar[dict[str, Any] | None] = {"alpha": 0.0, "start": "cold"}
+    grid: ClassVar[Grid] = {"alpha": TENTHS}
+    neutral: ClassVar[Parameters | None] = {"alpha": 0.0, "start": "cold"}
 
     @property
     def coupling(self) -> float | None:
@@ -192,8 +192,8 @@ class Anchor(Started):
     eta: float = 1.0
     start: Start = "cold"
     name: ClassVar[str] = "anchor"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"alpha": TENTHS, "eta": (0.5, 0.7, 1.0)}
-    neutral: ClassVar[dict[str, Any] | None] = {"alpha": 0.0, "eta": 1.0, "start": "cold"}
+    grid: ClassVar[Grid] = {"alpha": TENTHS, "eta": (0.5, 0.7, 1.0)}
+    neutral: ClassVar[Parameters | None] = {"alpha": 0.0, "eta": 1.0, "start": "cold"}
 
     @property
     def needs_base(self) -> bool:
@@ -231,8 +231,8 @@ class Distill(Started):
     lam: float = 0.5
     start: Start = "cold"
     name: ClassVar[str] = "distill"
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {"lam": TENTHS}
-    neutral: ClassVar[dict[str, Any] | None] = {"lam": 1.0, "start": "cold"}
+    grid: ClassVar[Grid] = {"lam": TENTHS}
+    neutral: ClassVar[Parameters | None] = {"lam": 1.0, "start": "cold"}
 
     @property
     def needs_base(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 from lowchurn.strategies._strategy import Group, Strategy
@@ -34,12 +34,12 @@ class Recipe:
     members: tuple[Training, ...]
     base_share: float = 0.0
 
-    @property
+    @cached_property
     def teachers(self) -> tuple[Training, ...]:
         """The trainings that its members learn from, each once."""
         return tuple(dict.fromkeys(one for member in self.members for one in member.teachers))
 
-    @property
+    @cached_property
     def trainings(self) -> tuple[Training, ...]:
         """All that has to be trained for it, each once, teachers first."""
         return tuple(dict.fromkeys(one for member in self.members for one in _with_teachers(member)))
@@ -56,7 +56,7 @@ class Plan:
     recipes: dict[Strategy, Recipe]
     rounds: tuple[tuple[Training, ...], ...]
 
-    @property
+    @cached_property
     def trainings(self) -> tuple[Training, ...]:
         """All trainings, each once, teachers before their students."""
         return tuple(one for some in self.rounds for one in some)

@@ -1,6 +1,6 @@
-"""What a strategy answers, and the two functions on labels that every strategy uses.
+"""What a strategy is, and the two functions on labels that every strategy uses.
 
-A strategy is a frozen dataclass with pure methods on arrays; it never sees a model or a framework. These answers
+A strategy is a frozen dataclass with pure methods on arrays; it never sees a model or a framework. These properties
 describe it, and an engine or learner needs no others. How a model is trained:
 
 - ``base_share``: weights start at ``base_share * base + (1 - base_share) * fresh``;
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -28,7 +27,6 @@ from array_api_compat import array_namespace, device
 
 from lowchurn._checks import (
     Array,
-    as_array,
     as_floats,
     check_choice,
     check_class_index,
@@ -36,9 +34,13 @@ from lowchurn._checks import (
     check_proba,
     unknown_name,
 )
+from lowchurn._display import setting_words
+from lowchurn.metrics import decide
 
 Start = Literal["cold", "warm"]
 Parameter = float | int | str
+Parameters = dict[str, Parameter]
+Grid = dict[str, tuple[float, ...]]
 STARTS = ("cold", "warm")
 TENTHS = tuple(round(0.1 * k, 1) for k in range(1, 10))
 
@@ -78,20 +80,20 @@ class Blend:
 class Strategy:
     """What all strategies share. By itself it would be a plain retrain; use :class:`ColdStart` for that.
 
-    Subclasses override what differs. ``grid`` holds the values that the paper tunes each parameter over;
+    Subclasses override what differs. ``grid`` contains the values that the paper tunes each parameter over;
     ``neutral`` the parameters at which the strategy is the same as :class:`ColdStart`, None if there are none;
     ``rowwise`` is whether a row's target depends on that row alone; ``dial_parameter`` the parameter that is the
     position on a dial toward the base, empty where there is none.
     """
 
     name: ClassVar[str] = ""
-    grid: ClassVar[dict[str, tuple[float, ...]]] = {}
-    neutral: ClassVar[dict[str, Any] | None] = {}
+    grid: ClassVar[Grid] = {}
+    neutral: ClassVar[Parameters | None] = {}
     rowwise: ClassVar[bool] = True
     dial_parameter: ClassVar[str] = ""
 
     @property
-    def parameters(self) -> dict[str, Parameter]:
+    def parameters(self) -> Parameters:
         """The parameters by name; with ``name`` they are the strategy as data (see :func:`strategy_from`)."""
         values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         return {name: value.item() if isinstance(value, np.generic) else value for name, value in values}
@@ -203,11 +205,6 @@ class Started(Strategy):
         return 1.0 if self.start == "warm" else 0.0
 
 
-def setting_words(parameters: Mapping[str, Parameter]) -> str:
-    """Parameters in words, such as ``lam=0.5, start=cold``, for display only."""
-    return ", ".join(f"{name}={value}" for name, value in parameters.items())
-
-
 def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
     """The settings of a strategy that the paper tunes over: 74 for its eight strategies together.
 
@@ -276,16 +273,3 @@ def one_hot(y: Any, classes: int, like: Array | None = None) -> Array:
     xp = array_namespace(y)
     columns = xp.arange(classes, device=device(y))
     return xp.astype(y[:, None] == columns[None, :], xp.float64 if like is None else like.dtype)
-
-
-def decide(proba: Any) -> Array:
-    """The class of the largest probability; the first of equals, as scikit-learn decides.
-
-    Examples
-    --------
-    >>> from lowchurn.strategies import decide
-    >>> decide([[0.5, 0.5], [0.7, 0.3]])
-    array([0, 0])
-    """
-    proba = as_array(proba)
-    return array_namespace(proba).argmax(proba, axis=1)

@@ -1,0 +1,101 @@
+"""What blocks need and what memory there is, so that a run that cannot fit is refused before it is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from lowchurn.bench._loading import Data
+from lowchurn.bench._protocol import Protocol, count_weights
+from lowchurn.bench._trials import COPIES
+from lowchurn.strategies import Strategy
+
+BLOCK_WEIGHTS = 2.5e7  # of one block on a CPU: about half a minute of work, which a kill may cost
+TRAINING = 14  # copies of the weights that the template and one model in training take at most
+KEPT = 2  # copies of each model's weights: the result, and what is measured
+DRAWN = 2**25  # random numbers at a time that fresh weights are drawn from, in float64 with a few copies
+
+Missing = dict[int, list[Strategy]]  # strategies that each trial still needs
+
+
+class Room:
+    """The memory of a device, and how many trials and blocks fit into it.
+
+    Training adapts to the memory that is left: some models at a time, at least one. What it cannot do without is the
+    weights of all models of a trial, one model in training, the template, and the numbers that fresh weights are drawn
+    from. On a GPU too much is an error rather than the end of the process, so only what is sure to fail is refused.
+    """
+
+    def __init__(self, device: str, dtype: str, models: int, jobs: int | None = None) -> None:
+        import torch
+
+        from lowchurn.nets._train import find_device
+
+        self.device = find_device(device)  # one that is not there is refused before any model fails on it
+        self.on_gpu = self.device.type == "cuda"
+        self.models = models  # of a trial, besides its base
+        self.jobs = jobs
+        self._item: int = getattr(torch, dtype).itemsize
+        if self.on_gpu:  # what an earlier run in this process has kept
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    @cached_property
+    def _free(self) -> float | None:
+        from lowchurn.nets._memory import free_memory
+
+        free = free_memory(self.device)
+        return free if free is None or self.on_gpu else 0.8 * free  # stacks of more models take a part
+
+    def _parts(self, data: Data, protocol: Protocol) -> tuple[float, float]:
+        """Bytes that a block takes whatever its size, and for each of its trials."""
+        weights = count_weights(protocol.network, data)
+        if self.on_gpu:
+            return 6.0 * self._item * weights, float(self._item * weights * (self.models + 1))
+        drawn = max(min((self.models + 1) * weights, DRAWN), weights)
+        fixed = TRAINING * self._item * weights + 4 * 8 * drawn + 2 * data.X.nbytes
+        return float(fixed), float(KEPT * self._item * weights * (self.models + 1))
+
+    def check(self, missing: Iterable[tuple[Data, Protocol, Missing]]) -> int:
+        """The number of blocks that can be run at a time; an error where one trial of a block is too large."""
+        from lowchurn.nets._memory import in_words
+
+        at_once = self.jobs or (4 if self.on_gpu else 1)
+        for data, protocol, some in missing:
+            if not some or self._free is None:
+                continue
+            need = sum(self._parts(data, protocol))
+            if need > self._free:
+                raise ValueError(
+                    f"bench: {protocol.network} on {data.name} has {count_weights(protocol.network, data):,} weights, "
+                    f"and a trial trains {self.models + 1} such models, which needs about {in_words(need)} of memory; "
+                    f"{in_words(self._free)} can be used on {self.device}. Ask for fewer strategies at a time or for a "
+                    "smaller network."
+                )
+            if not self.on_gpu:
+                at_once = min(at_once, max(1, int(self._free // need)))
+        return at_once
+
+    def trials(self, data: Data, protocol: Protocol, at_once: int, wanted: int | None = None) -> int:
+        """The number of trials in a block: as many as asked for, or about half a minute of work on a CPU, if they fit.
+
+        Averages of trained models are made some at a time when training has given its memory back.
+        """
+        each = self.models * count_weights(protocol.network, data)
+        if self.on_gpu:
+            rows = (
+                self.models * (protocol.initial + protocol.batch) * (data.classes * 8 + 40)
+            )  # targets, orders, numbers
+            return wanted or max(1, int(0.8 * gpu_memory() / (self.jobs or 4) // (4 * COPIES * each + rows)))
+        size = wanted or max(1, int(BLOCK_WEIGHTS // each))
+        if self._free is None:
+            return size
+        fixed, per_trial = self._parts(data, protocol)
+        return min(size, max(1, int((self._free / at_once - fixed) // per_trial)))
+
+
+def gpu_memory() -> float:
+    """Bytes of a GPU that may be used."""
+    import torch
+
+    return 0.9 * torch.cuda.mem_get_info()[0]
