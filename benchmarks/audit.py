@@ -46,7 +46,9 @@ def make_tables(folder, rows, seed=1):
 def with_lowchurn(old, new, memory, folder):
     import lowchurn
 
-    audit = lowchurn.audit(old, new, label="y", by="country", memory_limit=memory, threads=2, temp_directory=folder)
+    audit = lowchurn.audit.audit(
+        old, new, label="y", by="country", memory_limit=memory, threads=2, temp_directory=folder
+    )
     slices = {s.value: s.churn.value for s in audit.slices}
     figures = (audit.churn, audit.broken, audit.accuracy_old, audit.accuracy_new)
     return [e.value for e in figures], slices

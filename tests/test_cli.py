@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 import typer
 from rich.console import Console
 
 from lowchurn import __version__, cli
-from lowchurn.demo import show_demo
+from lowchurn.audit import Limits
+from lowchurn.audit._settings import Settings
+from lowchurn.cli._demo import run_demo, show_demo
 
 
 def called(*arguments):
@@ -47,13 +50,37 @@ def test_help_lists_commands_options_and_exit_codes(lowchurn):
     assert "Exit codes:" in out
 
 
-def test_every_option_has_a_sentence_of_help():
-    commands = {**typer.main.get_command(cli.app).commands}
-    for name in ("demo", "retrain", "dial"):
-        for option in commands[name].params:
-            if option.name != "help":
-                assert option.help, f"{name} {option.name}"
-                assert option.help.rstrip().endswith("."), f"{name} {option.name}: {option.help}"
+def commands(command, path=()):
+    """Every command below a group, with the words that call it."""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+    if not hasattr(command, "commands"):
+        yield " ".join(path), command
+
+
+COMMANDS = dict(commands(typer.main.get_command(cli.app)))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_a_sentence_of_help(name):
+    assert COMMANDS[name].help
+    for option in COMMANDS[name].params:
+        if option.name != "help":
+            words = option.help or ""
+            assert words[:1].isupper(), f"{name} {option.name}: {words}"
+            assert words.endswith("."), f"{name} {option.name}: {words}"
+            assert len(words.split()) > 2, f"{name} {option.name}: {words}"
+            assert "..." not in words
+
+
+def test_options_of_an_audit_are_its_settings_and_limits():
+    """The options, the keys of the TOML file and the fields of the dataclasses agree one to one."""
+    files = {"config", "html", "json", "junit", "markdown", "disputed", "disputed_rows", "answers", "force", "frontier"}
+    others = {"old", "new", "margin", "power", "inconclusive"} | files
+    limits = {field.name for field in fields(Limits)}
+    settings = {field.name for field in fields(Settings)}
+    options = {option.name for option in COMMANDS["audit"].params if option.name != "help"}
+    assert options == settings | limits | {f"slice_{name}" for name in limits} | others
 
 
 @pytest.mark.parametrize(
@@ -80,7 +107,7 @@ def test_an_error_inside_a_command_is_exit_code_4(lowchurn, monkeypatch):
     def broken(*arguments):
         raise KeyError("x")
 
-    monkeypatch.setattr("lowchurn.demo.show_demo", broken)
+    monkeypatch.setattr("lowchurn.cli._demo.show_demo", broken)
     code, _, err = lowchurn("demo")
     assert code == 4
     assert err == (
@@ -98,5 +125,11 @@ def test_the_demo_prints_its_table_and_needs_no_torch():
     text = console.export_text()
     for words in ("accuracy", "predictions changed", "predictions broken", "plain retrain", "low-churn retrain"):
         assert words in text
-    loaded = "import sys, lowchurn.cli, lowchurn.demo; sys.exit('torch' in sys.modules)"
+    loaded = "import sys, lowchurn.cli._demo; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0
+
+
+def test_the_demo_changes_fewer_predictions_than_a_plain_retrain():
+    rows = list(run_demo())
+    assert [row.model for row in rows] == ["in production", "plain retrain", "low-churn retrain"]
+    assert rows[2].flips.changed < rows[1].flips.changed

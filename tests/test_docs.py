@@ -33,15 +33,17 @@ def test_links_between_documents_lead_somewhere(path):
         assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
+def public_rooms():
+    return [info.name for info in pkgutil.iter_modules(lowchurn.__path__) if not info.name.startswith("_")]
+
+
 def public_objects():
-    for info in pkgutil.iter_modules(lowchurn.__path__):
-        if info.name.startswith("_") or info.name in {"checks", "cli"}:
-            continue
-        module = importlib.import_module(f"lowchurn.{info.name}")
-        for name, value in vars(module).items():
-            ours = getattr(value, "__module__", "").startswith(module.__name__)
-            if not name.startswith("_") and ours and (inspect.isclass(value) or inspect.isfunction(value)):
-                yield pytest.param(value, id=f"{info.name}.{name}")
+    for room in public_rooms():
+        module = importlib.import_module(f"lowchurn.{room}")
+        for name in module.__all__:
+            value = getattr(module, name)
+            if room != "cli" and (inspect.isclass(value) or inspect.isfunction(value)):
+                yield pytest.param(value, id=f"{room}.{name}")
 
 
 # Documented, but shown by the example of the thing that uses them.
@@ -49,8 +51,6 @@ WITHOUT_EXAMPLE = {
     "TrainingInterrupted",
     "Strategy",
     "OptimalMixture",
-    "DemoRow",
-    "show_demo",
     "row_dot",
     "Learner",
     "RowsLearner",
@@ -63,3 +63,59 @@ def test_public_names_have_a_docstring_with_an_example(value):
     assert inspect.getdoc(value)
     if value.__name__ not in WITHOUT_EXAMPLE:
         assert doctest.DocTestParser().get_examples(inspect.getdoc(value)), f"{value.__name__} shows no example"
+
+
+PACKAGE = ROOT / "src" / "lowchurn"
+MAPS = [ROOT / "docs" / "design.md", ROOT / "CONTRIBUTING.md"]
+
+
+def names_in(path):
+    """What stands between backticks in the text of a document, without its blocks of code."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"`([^`\s]+)`", text))
+
+
+@pytest.mark.parametrize("path", MAPS, ids=lambda p: p.name)
+def test_files_that_the_map_names_exist(path):
+    files = {name for name in names_in(path) if re.fullmatch(r"[\w./-]+(\.(py|md|toml)|/)", name)}
+    assert len(files) > 5
+    for name in files - {"lowchurn.toml"}:  # that one is the user's
+        assert (ROOT / name).exists() or (PACKAGE / name).exists(), f"{path.name} names {name}"
+
+
+@pytest.mark.parametrize("path", MAPS, ids=lambda p: p.name)
+def test_functions_that_the_map_names_exist(path):
+    for name in names_in(path):
+        dotted = re.fullmatch(r"([a-z]\w*(?:\.\w+)+?)(?:\(.*\))?", name)
+        if dotted and not re.search(r"\.(py|md|toml)$", name):
+            assert found(dotted[1].removeprefix("lowchurn.").split(".")), f"{path.name} names {name}"
+
+
+def found(parts):
+    """Whether ``["audit", "_gate", "Gate", "check"]`` leads from the package to something."""
+    for depth in range(len(parts), 0, -1):
+        try:
+            value = importlib.import_module(".".join(["lowchurn", *parts[:depth]]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[depth:]:
+            fields = getattr(value, "__dataclass_fields__", {})
+            value = getattr(value, part, fields.get(part))
+        return value is not None
+    return False
+
+
+def test_the_map_has_a_line_for_every_file():
+    text = MAPS[0].read_text()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if path.name != "__init__.py" and "_kernels" not in name:
+            assert f"`{name}`" in text, f"docs/design.md has no line for {name}"
+
+
+def test_the_map_lists_the_public_names():
+    listed = {}
+    for room, names in re.findall(r"^\| `lowchurn\.(\w+)` \| (.*) \|$", MAPS[0].read_text(), flags=re.MULTILINE):
+        listed[room] = sorted(re.findall(r"`(\w+)`", names))
+    public = {room: sorted(importlib.import_module(f"lowchurn.{room}").__all__) for room in public_rooms()}
+    assert listed == {room: names for room, names in public.items() if names}

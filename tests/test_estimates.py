@@ -9,9 +9,9 @@ from scipy import optimize
 from scipy.stats import binom, binomtest, multinomial
 from sklearn.linear_model import LogisticRegression
 
-import lowchurn
 from lowchurn import LowChurnClassifier
-from lowchurn._estimates import critical, paired_difference, proportion
+from lowchurn._estimates import critical, effective_rows, paired_difference, proportion, weighted_proportion
+from lowchurn.audit import audit
 from lowchurn.selection import churn_upper_bound
 from lowchurn.strategies import Distill
 
@@ -121,6 +121,15 @@ def test_accuracy_changes_cover_over_a_grid(n):
     assert np.mean(covered) > 0.945
 
 
+def test_effective_rows_are_those_of_the_variance():
+    assert effective_rows(0.5, 0.25 / 80, kish=100.0) == pytest.approx(80)
+    assert effective_rows(0.0, 0.0, kish=100.0) == 100
+    alike = weighted_proportion(hits=15.0, total=150.0, hits2=22.5, total2=225.0, n=100)  # every weight is 1.5
+    assert (alike.low, alike.high) == pytest.approx((proportion(0.1, 100).low, proportion(0.1, 100).high))
+    change = paired_difference(fixed_rate=0.03, broken_rate=0.01, n=1000)
+    assert (change.low, change.high) == pytest.approx((0.008003, 0.03357), rel=1e-3)
+
+
 def test_a_certificate_has_the_bound_of_the_interval():
     changed = np.r_[np.ones(12), np.zeros(388)]
     assert churn_upper_bound(changed, 0.975) == proportion(12 / 400, 400, 0.95).high
@@ -152,9 +161,9 @@ def test_a_retrain_and_an_audit_agree_on_the_interval(weights):
     if weights in ("related", "unrelated"):
         table["w"] = weight[rows]
     new = table[["id"]].assign(prediction=model.predict(X[rows]))
-    audit = lowchurn.audit(table, new, label="y", weight="w" if "w" in table else None)
+    found = audit(table, new, label="y", weight="w" if "w" in table else None)
 
-    pairs = [(audit.churn, "churn"), (audit.accuracy_new, "accuracy"), (audit.broken, "broken"), (audit.fixed, "fixed")]
+    pairs = [(found.churn, "churn"), (found.accuracy_new, "accuracy"), (found.broken, "broken"), (found.fixed, "fixed")]
     for estimate, name in pairs:
         assert 0 < estimate.value < 1
         assert getattr(candidate, name) == pytest.approx(estimate.value, abs=1e-12)

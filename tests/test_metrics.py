@@ -1,6 +1,7 @@
 """Churn, flips and the paper's metric on tables small enough to check by hand."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -154,11 +155,25 @@ def test_bad_input_is_refused():
         standard_error([[1.0]])
 
 
-def test_dials_are_found_by_strategy_and_by_setting_where_positions_repeat():
-    assert dial_curves([], [], []) == []
-    assert dial_curves([math.nan, 0.5], ["cold", "soup"], ["", ""]) == []
-    assert dial_curves([0.0, 1.0], ["new", "base"], ["", ""]) == [[0, 1]]
-    two = dial_curves([0.0, 0.5, 0.0, 0.5], ["soup"] * 4, [f"members={m}, a={a}" for m in (4, 8) for a in (0.0, 0.5)])
-    assert two == [[0, 1], [2, 3]]
-    shared = dial_curves([1.0, 0.2, 0.0, 0.1, 0.6], ["base", "soup", "soup", "one", "one"], ["", "", "", "", ""])
-    assert shared == [[2, 1, 0], [3, 4, 0]]
+def on_dial(dial, strategy, dial_parameter="", **parameters):
+    return SimpleNamespace(strategy=strategy, parameters=parameters, dial=dial, dial_parameter=dial_parameter)
+
+
+def test_dials_are_found_by_strategy_and_parameters_without_the_position():
+    assert dial_curves([]) == []
+    assert dial_curves([on_dial(math.nan, "cold"), on_dial(0.5, "soup")]) == []
+    assert dial_curves([on_dial(0.0, "new"), on_dial(1.0, "base")]) == [[0, 1]]
+    two = [
+        on_dial(1 - lam, "served-mix", "lam", members=m, lam=lam, start="cold") for m in (1, 4) for lam in (1.0, 0.5, 0)
+    ]
+    assert dial_curves(two) == [[0, 1, 2], [3, 4, 5]]
+    base = on_dial(1.0, "base")
+    shared = [
+        base,
+        *(on_dial(d, "soup", "a", a=d) for d in (0.2, 0.0)),
+        *(on_dial(d, "one", "a", a=d) for d in (0.1, 0.6)),
+    ]
+    assert dial_curves(shared) == [[2, 1, 0], [3, 4, 0]]
+    # A lone position of another dial belongs to none; the base ends those that do not reach it.
+    soups = [on_dial(a, "soup", "toward_base", members=8, toward_base=a) for a in (0.0, 0.5)]
+    assert dial_curves([*soups, on_dial(0.3, "interpolate", "toward_base", toward_base=0.3), base]) == [[0, 1, 3]]

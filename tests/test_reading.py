@@ -1,6 +1,7 @@
 """Files from outside: a value of the type that was asked for, or one clear line."""
 
 import json
+import math
 import sys
 from dataclasses import dataclass, field
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowchurn._model_files import Refused, hex_number, read_zip, write_zip
 from lowchurn._reading import DEEPEST, check_structure, read_json, read_toml
 
 
@@ -127,3 +129,17 @@ def test_toml_that_cannot_be_opened(tmp_path):
     for path, words in ((tmp_path, "Is a directory"), (tmp_path / "nowhere.toml", "No such file")):
         with pytest.raises(ValueError, match=f"audit: cannot read '.*{words}"):
             read_toml("audit", path, Outer)
+
+
+def test_numbers_of_model_files():
+    assert hex_number("the weight", (0.1).hex()) == 0.1
+    assert hex_number("the weight", "inf", finite=False) == math.inf
+    for text in ("inf", "nan", "x", "0x1p99999"):
+        with pytest.raises(Refused, match=f"load: the weight must be a finite number, got '{text}'"):
+            hex_number("the weight", text)
+
+
+def test_archives_come_back():
+    assert read_zip("'a.skops'", write_zip({"a": b"1"})) == {"a": b"1"}
+    with pytest.raises(Refused, match="load: 'a.skops' is damaged or of another kind"):
+        read_zip("'a.skops'", b"PK")

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize
 
 from lowchurn.scoring import ALL, BrierScore, LogScore, Score, get_score
-from lowchurn.selection import InfeasibleBudget, Mixture, combine, select_single
+from lowchurn.selection import InfeasibleBudget, Mixture, combine, predicted_lambda, select_single
 from tests.test_scoring import PowerScore
 
 SCORES = [*(cls() for cls in ALL), PowerScore()]
@@ -193,7 +193,7 @@ def test_bad_input_is_refused():
         select_single([0.1], [0.1, 0.2], 0.1)
     with pytest.raises(ValueError, match="Did they all fail"):
         select_single([np.nan], [0.1], 0.1)
-    with pytest.raises(ValueError, match="one value a candidate"):
+    with pytest.raises(ValueError, match="one value per candidate"):
         select_single([[0.1]], [[0.1]], 0.1)
     with pytest.raises(ValueError, match=r"shape \(1, rows, classes\)"):
         Mixture(np.ones(1), 0, 0, 0).proba(base)
@@ -213,3 +213,10 @@ def test_whole_weights_are_copies_of_rows():
     repeated = combine(np.repeat(proba, copies, axis=1), np.repeat(y, copies), np.repeat(base, copies, axis=0), epsilon)
     np.testing.assert_allclose(weighted.weights, repeated.weights, atol=1e-7)
     assert (weighted.risk, weighted.churn) == pytest.approx((repeated.risk, repeated.churn), abs=1e-9)
+
+
+def test_the_predicted_lambda_is_the_last_that_keeps_the_rule():
+    base, plain = np.array([[0.6, 0.4]]), np.array([[0.2, 0.8]])
+    assert predicted_lambda(plain, base, keeps=lambda proba: proba[0, 0] >= 0.5) == 0.25
+    assert predicted_lambda(plain, base, keeps=lambda proba: True) == 1.0
+    assert predicted_lambda(plain, base, keeps=lambda proba: proba[0, 0] >= 0.6) == 0.0

@@ -1,6 +1,6 @@
-"""Checks of what a caller hands in.
+"""Checks of arguments.
 
-Every message says who complains, the rule, the value that broke it and, where there is one, the remedy:
+Every message contains who complains, the rule, the value that broke it and, where there is one, the remedy:
 ``Distill: lam must be in [0, 1], got 1.3.`` Nothing is silently repaired, but for rounding in probabilities.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 ROUNDING = 1e-6  # how far single precision may carry a probability below 0
 MOST_NAMES = 50  # in a message
 LARGEST_EXACT = 2**53  # float64 holds every whole number up to here
-Array = Any  # a numpy array or torch tensor: anything array_api_compat knows
+Array = Any  # a numpy array or torch tensor: anything that array_api_compat supports
 
 
 def as_array(values: Any) -> Array:
@@ -36,19 +36,12 @@ def as_floats(who: str, name: str, values: Any) -> Array:
 
 
 def as_labels(labels: Any) -> np.ndarray:
-    """A numpy array of labels in the type that holds them exactly.
-
-    Examples
-    --------
-    >>> from lowchurn._checks import as_labels
-    >>> as_labels([2**63, -1])
-    array([9223372036854775808, -1], dtype=object)
-    """
+    """A numpy array of labels in the type that holds them exactly."""
     if hasattr(labels, "to_numpy") and not type(labels).__module__.startswith("pyarrow"):
-        # pandas and polars know their types; numpy would turn some into float64
+        # pandas and polars have types of their own; numpy would turn some into float64
         return np.asarray(labels.to_numpy())
     array = to_numpy(labels)
-    if array.dtype.kind == "T":  # numpy's strings of any length, which few libraries know
+    if array.dtype.kind == "T":  # numpy's strings of any length, which few libraries take
         array = array.astype(object)
     if isinstance(labels, list | tuple) and array.ndim == 1:
         wide = array.dtype.kind == "f" and any(isinstance(v, int) and abs(v) > LARGEST_EXACT for v in labels)
@@ -88,6 +81,11 @@ def check_number(
     return float(value)
 
 
+def check_share(who: str, name: str, value: float) -> float:
+    """A real number between 0 and 1, neither of them."""
+    return check_number(who, name, value, 0, 1, open_low=True, open_high=True)
+
+
 def check_whole(who: str, name: str, value: Any, low: int = 1, high: int = 2**31 - 1) -> int:
     """A whole number within limits, as Python's own; True and False are none."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
@@ -117,7 +115,7 @@ def check_rows(who: str, **arrays: Array) -> int:
     lengths = {name: int(values.shape[0]) if values.ndim else -1 for name, values in arrays.items()}
     for name, length in lengths.items():
         if length < 0:
-            raise ValueError(f"{who}: {name} must be an array with one entry a row, got a single value.")
+            raise ValueError(f"{who}: {name} must be an array with one entry per row, got a single value.")
         if length == 0:
             raise ValueError(f"{who}: {name} must have at least one row, got an empty array.")
     if len(set(lengths.values())) > 1:
@@ -169,8 +167,21 @@ def check_weightlike(who: str, name: str, values: Array) -> None:
         raise ValueError(f"{who}: {name} must not be negative, got {float(xp.min(values)):.6g}.")
 
 
+def check_bounded(who: str, name: str, values: Any, bound: float) -> np.ndarray:
+    """One value per row in [0, bound], as float64."""
+    values = to_numpy(as_floats(who, name, values)).astype(float)
+    if values.ndim != 1 or len(values) == 0:
+        raise ValueError(f"{who}: {name} must hold one value per row for at least one row, got shape {values.shape}.")
+    # A divergence of equal rows can come out as -1e-17.
+    values = np.where((values < 0) & (values > -1e-9 * bound), 0.0, values)
+    check_weightlike(who, name, values)
+    if values.max() > bound:
+        raise ValueError(f"{who}: {name} must be at most bound={bound:g}, got {values.max():.6g}. Give a larger bound.")
+    return values
+
+
 def check_weights(who: str, name: str, weights: Any, rows: int) -> Array:
-    """One finite, non-negative weight a row, not all zero."""
+    """One finite, non-negative weight per row, not all zero."""
     weights = as_floats(who, name, weights)
     if weights.ndim != 1 or int(weights.shape[0]) != rows:
         raise ValueError(
@@ -188,7 +199,7 @@ def check_class_index(who: str, name: str, y: Any, classes: int) -> Array:
     y = as_array(y)
     xp = array_api_compat.array_namespace(y)
     if y.ndim != 1:
-        raise ValueError(f"{who}: {name} must hold one label a row, got shape {tuple(y.shape)}.")
+        raise ValueError(f"{who}: {name} must hold one label per row, got shape {tuple(y.shape)}.")
     if isinstance(y, np.ndarray) and y.dtype.kind not in "iufb":
         raise ValueError(
             f"{who}: {name} must hold class indices 0 to {classes - 1}, got dtype {y.dtype}. "
@@ -218,7 +229,7 @@ def check_labels(who: str, **columns: Any) -> dict[str, Array]:
     for name, labels in arrays.items():
         if labels.ndim != 1:
             raise ValueError(
-                f"{who}: {name} must hold one label a row, got shape {tuple(labels.shape)}. "
+                f"{who}: {name} must hold one label per row, got shape {tuple(labels.shape)}. "
                 "Take the argmax of probabilities first."
             )
         if isinstance(labels, np.ndarray):

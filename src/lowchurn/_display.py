@@ -33,7 +33,7 @@ def _hundredfold(value: float, digits: int | None = None, sign: str = "") -> str
 
 
 def interval_text(estimate: Estimate, signed: bool = False) -> str:
-    """A share (or with ``signed`` a difference) and its interval, with digits enough to tell its ends apart."""
+    """A share (or with ``signed`` a difference) and its interval, with enough digits for its ends to differ."""
     if not estimate.defined:
         return "undefined"
     width = 100 * (estimate.high - estimate.low)

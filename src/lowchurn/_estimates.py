@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, special
 
-from lowchurn._checks import check_number
+from lowchurn._checks import check_share
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def proportion(share: float, n: int, confidence: float = 0.95, effective: float 
     same bound that a certificate gives, and with weights or groups it is the interval of Korn and Graubard (1998).
     Wilson's is narrower by about half a row at each end and covers less than its level for some shares.
     """
-    check_number("proportion", "confidence", confidence, 0, 1, open_low=True, open_high=True)
+    check_share("proportion", "confidence", confidence)
     size = float(n) if effective is None else effective
     if n == 0 or not size > 0 or math.isnan(share):
         return undefined(n)
@@ -141,7 +141,7 @@ def paired_difference(
     It inverts the score test of McNemar's setting, so it allows for the agreement of the models, stays inside
     [-1, 1] and is sensible where nothing changed at all; Wald's interval has no width there.
     """
-    check_number("paired_difference", "confidence", confidence, 0, 1, open_low=True, open_high=True)
+    check_share("paired_difference", "confidence", confidence)
     size = float(n) if effective is None else effective
     if n == 0 or not size > 0 or math.isnan(fixed_rate):
         return undefined(n)

@@ -59,17 +59,6 @@ def run_command(app: typer.Typer, arguments: Sequence[str], also: Mapping[str, M
         Without the name of the program. ``--debug`` is understood at any place before ``--``.
     also : mapping, optional
         For a command, further names that settings have in Python: ``{"retrain": {"trusted": "--trust"}}``.
-
-    Examples
-    --------
-    >>> import typer
-    >>> from lowchurn._exits import run_command
-    >>> app = typer.Typer(add_completion=False)
-    >>> @app.command()
-    ... def check(code: int) -> None:
-    ...     raise typer.Exit(code)
-    >>> run_command(app, ["3"])
-    3
     """
     arguments, debug = _without_debug(arguments)
     command = typer.main.get_command(app)
@@ -99,13 +88,7 @@ def _check_folder() -> None:
 
 
 def tell(kind: str, text: object, style: str = "") -> None:
-    """Print one line, such as ``warning: ...``, on the standard error, with nothing in it that moves the cursor.
-
-    Examples
-    --------
-    >>> from lowchurn._exits import tell
-    >>> tell("note", "3 columns are left out.")
-    """
+    """Print one line, such as ``warning: ...``, on the standard error, with nothing in it that moves the cursor."""
     console = Console(stderr=True)
     with contextlib.suppress(OSError, ValueError, SystemExit):  # nobody reads it
         console.print(f"{kind}:", style=style, end=" ", highlight=False, soft_wrap=True)
@@ -125,7 +108,7 @@ def _invoke(command: Any, arguments: list[str]) -> int:
 def _explained(error: BaseException, names: Mapping[str, str], debug: bool) -> int:
     """Print what went wrong and return the exit code."""
     if isinstance(error, SystemExit):
-        # rich answers a closed pipe with SystemExit(1)
+        # rich raises SystemExit(1) where a pipe is closed
         if isinstance(error.__context__, BrokenPipeError):
             return CLOSED_PIPE
         return error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -26,7 +26,7 @@ PathLike = str | os.PathLike[str]
 
 # Another machine's processes cannot be asked whether they are alive: their drafts count as stale after a day.
 STALE_SECONDS = 24 * 3600
-# What the process has open already
+# Names of what the process has open already
 _OPEN = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d+)")
 # ".NAME.HOST-PID-RANDOM.lowchurn": a draft of a file, or a scratch folder
 _MARKED = re.compile(r"\.(?:.*\.)?(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{8}\.lowchurn", re.DOTALL)
@@ -43,17 +43,7 @@ _HOST = hashlib.sha256(_process_space().encode(errors="replace")).hexdigest()[:8
 
 
 def write_file(path: PathLike, data: bytes | str) -> None:
-    """Write one file whole or not at all; see :func:`write_files`.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from lowchurn._files import write_file
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_file(f"{folder}/a.txt", b"all of it")
-    ...     pathlib.Path(folder, "a.txt").read_bytes()
-    b'all of it'
-    """
+    """Write one file whole or not at all; see :func:`write_files`."""
     write_files({path: data})
 
 
@@ -61,15 +51,6 @@ def write_files(contents: Mapping[PathLike, bytes | str]) -> None:
     """Write several files: all drafts are complete before the first one is moved to its place.
 
     Text is written as UTF-8; lone surrogates, which UTF-8 cannot hold, are written as escapes.
-
-    Examples
-    --------
-    >>> import os, tempfile
-    >>> from lowchurn._files import write_files
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_files({f"{folder}/a.json": "{}", f"{folder}/b.html": "<p>"})
-    ...     sorted(os.listdir(folder))
-    ['a.json', 'b.html']
     """
     drafts: list[tuple[Path, Path]] = []
     streams: list[tuple[Path, bytes]] = []
@@ -101,43 +82,20 @@ def check_outputs(
 ) -> None:
     """Refuse, before any work, outputs that cannot be written, that are an input, or that are each other.
 
-    Parameters
-    ----------
-    who : str
-        Start of the error message.
-    outputs, inputs : mapping of option name to path
-        Names as the user knows them (``"--json"``, ``"out"``); entries of None are passed over. Links are followed,
-        so two names of one file count as one. An input that is a folder contains the files in it.
-
-    Examples
-    --------
-    >>> from lowchurn._files import check_outputs
-    >>> check_outputs("retrain", {"--out": "m.skops", "--report": "./m.skops"})
-    Traceback (most recent call last):
-    ...
-    ValueError: retrain: --out and --report must be different files, both are './m.skops'.
-    >>> check_outputs("retrain", {"--out": "rows.csv"}, {"--data": "rows.csv"})
-    Traceback (most recent call last):
-    ...
-    ValueError: retrain: --out must not overwrite --data, got 'rows.csv'.
-    >>> check_outputs("retrain", {"--out": "no-such-folder/m.skops"})
-    Traceback (most recent call last):
-    ...
-    ValueError: retrain: --out cannot be written to 'no-such-folder/m.skops': there is no folder 'no-such-folder'.
+    Both map names of options (``"--json"``, ``"out"``) to paths or None. Links are followed, so two names of one file
+    count as one. An input that is a folder contains the files in it.
     """
     taken: dict[tuple[object, ...], str] = {}
-    read = {name: path for name, path in (inputs or {}).items() if path is not None}
     for name, path in outputs.items():
         if path is None:
             continue
-        stream = is_stream(path)
-        if stream and os.path.realpath(path) == os.path.realpath(os.devnull):
-            continue
-        if not stream:
+        if not is_stream(path):
             _check_place(who, name, path)
-        for other, source in read.items():
-            if not stream and (_same(path, source) or _inside(path, source)):
-                raise ValueError(f"{who}: {name} must not overwrite {other}, got {os.fspath(path)!r}.")
+            for other, source in (inputs or {}).items():
+                if source is not None and (_identity(path) == _identity(source) or _is_inside(path, source)):
+                    raise ValueError(f"{who}: {name} must not overwrite {other}, got {os.fspath(path)!r}.")
+        elif os.path.realpath(path) == os.path.realpath(os.devnull):
+            continue
         key = _identity(path)
         if key in taken:
             raise ValueError(f"{who}: {taken[key]} and {name} must be different files, both are {os.fspath(path)!r}.")
@@ -145,14 +103,7 @@ def check_outputs(
 
 
 def is_stream(path: PathLike) -> bool:
-    """Whether a path is a device, a pipe or another thing that is written to and cannot be replaced.
-
-    Examples
-    --------
-    >>> from lowchurn._files import is_stream
-    >>> is_stream("/dev/null"), is_stream("new.json")
-    (True, False)
-    """
+    """Whether a path is a device, a pipe or another thing that is written to and cannot be replaced."""
     # Redirected to a file, /dev/stdout is a regular file that the shell has open: replacing it would lose it.
     if re.match(r"/(?:dev|proc)/", os.path.abspath(path)) and not os.path.abspath(path).startswith("/dev/shm/"):
         return True
@@ -164,14 +115,7 @@ def is_stream(path: PathLike) -> bool:
 
 
 def goes_to_stdout(path: PathLike) -> bool:
-    """Whether a path is the standard output, so that nothing else may be printed there.
-
-    Examples
-    --------
-    >>> from lowchurn._files import goes_to_stdout
-    >>> goes_to_stdout("report.json")
-    False
-    """
+    """Whether a path is the standard output, so that nothing else may be printed there."""
     try:
         same = is_stream(path) and os.path.samestat(os.stat(path), os.fstat(1))
         return same and not os.path.samefile(path, os.devnull)
@@ -180,29 +124,13 @@ def goes_to_stdout(path: PathLike) -> bool:
 
 
 def real_place(path: PathLike) -> Path:
-    """Where a file is written in truth: links are followed, also those that lead to a file that is not there yet.
-
-    Examples
-    --------
-    >>> from lowchurn._files import real_place
-    >>> real_place("report.json").name
-    'report.json'
-    """
+    """Where a file is really written: links are followed, also those that lead to a file that is not there yet."""
     return Path(os.path.realpath(path))
 
 
 @contextlib.contextmanager
 def scratch_folder(folder: PathLike | None = None) -> Iterator[Path]:
-    """A folder for intermediate results, removed at the end; those of killed runs are removed at the start.
-
-    Examples
-    --------
-    >>> from lowchurn._files import scratch_folder
-    >>> with scratch_folder() as place:
-    ...     _ = (place / "rows.bin").write_bytes(b"1")
-    >>> place.exists()
-    False
-    """
+    """A folder for intermediate results, removed at the end; those of killed runs are removed at the start."""
     place = make_scratch(folder)
     try:
         yield place
@@ -211,17 +139,7 @@ def scratch_folder(folder: PathLike | None = None) -> Iterator[Path]:
 
 
 def make_scratch(folder: PathLike | None = None) -> Path:
-    """Make a scratch folder that the caller removes.
-
-    Examples
-    --------
-    >>> import shutil
-    >>> from lowchurn._files import make_scratch
-    >>> place = make_scratch()
-    >>> place.is_dir()
-    True
-    >>> shutil.rmtree(place)
-    """
+    """Make a scratch folder that the caller removes."""
     parent = Path(tempfile.gettempdir() if folder is None else folder)
     clear_stale(parent)
     place = parent / _mark("scratch")
@@ -230,16 +148,7 @@ def make_scratch(folder: PathLike | None = None) -> Path:
 
 
 def clear_stale(folder: PathLike) -> list[Path]:
-    """Remove drafts and scratch folders whose process is gone; return what was removed.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from lowchurn._files import clear_stale
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     clear_stale(folder)
-    []
-    """
+    """Remove drafts and scratch folders whose process is gone; return what was removed."""
     removed = []
     try:
         entries = [e for e in os.scandir(folder) if e.name.endswith(".lowchurn")]
@@ -263,14 +172,12 @@ def _is_stale(entry: os.DirEntry[str], host: str, pid: int) -> bool:
         with contextlib.suppress(OSError):
             return time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_SECONDS
         return False
-    if pid == os.getpid():
-        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        return False
+        pass
     return False
 
 
@@ -338,11 +245,7 @@ def _identity(path: PathLike) -> tuple[object, ...]:
     return (os.path.realpath(path),)
 
 
-def _same(path: PathLike, other: PathLike) -> bool:
-    return _identity(path) == _identity(other)
-
-
-def _inside(path: PathLike, folder: PathLike) -> bool:
+def _is_inside(path: PathLike, folder: PathLike) -> bool:
     return os.path.isdir(folder) and real_place(folder) in real_place(path).parents
 
 

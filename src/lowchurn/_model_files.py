@@ -25,7 +25,7 @@ RATIO = 100
 MOST_ENTRIES = 1_000_000
 # Labels are few and short; numpy would reserve room for what a damaged dtype asks for.
 MOST_LABEL_BYTES = 64 * 2**20
-# More threads than any machine has; libraries end the process where it cannot have as many as they are told.
+# More threads than any machine has; libraries end the process where it cannot have as many as are asked for.
 MOST_THREADS = 1024
 CHUNK = 2**20
 _DTYPE = re.compile(r"O|\|b1|[<>|][iuf][1248]|[<>]U\d{1,9}|[<>]M8\[\d{0,9}[a-zA-Z]{1,2}\]")
@@ -40,17 +40,7 @@ class Refused(ValueError):
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Turn whatever a library raises about a part of a file into one line that names the part.
-
-    Examples
-    --------
-    >>> from lowchurn._model_files import reading
-    >>> with reading("the part 'model.skops'"):
-    ...     {}["__class__"]
-    Traceback (most recent call last):
-    ...
-    lowchurn._model_files.Refused: load: the part 'model.skops' is damaged or of another kind (KeyError: '__class__').
-    """
+    """Turn whatever a library raises about a part of a file into one line that names the part."""
     try:
         yield
     except (ImportError, Refused):  # a library that is not installed, and what is worded already
@@ -58,31 +48,15 @@ def reading(what: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ValueError) and str(error).startswith("load: "):
             raise Refused(one_line(error) + ".") from error
-        said = one_line(error)
-        reason = type(error).__name__ + (f": {said}" if said else "")
+        text = one_line(error)
+        reason = type(error).__name__ + (f": {text}" if text else "")
         raise Refused(f"load: {what} is damaged or of another kind ({reason}).") from error
 
 
 def read_zip(what: str, data: bytes, nested: bool = False) -> dict[str, bytes]:
     """Unpack an archive in memory: its sizes are checked before unpacking, and held to while unpacking.
 
-    Parameters
-    ----------
-    what : str
-        The archive in the words of an error message.
-    data : bytes
-        The archive.
-    nested : bool
-        Whether it was itself unpacked from an archive. It may then not unpack to more than its own size, so that
-        archives inside each other do not multiply.
-
-    Examples
-    --------
-    >>> from lowchurn._model_files import read_zip
-    >>> read_zip("'a.skops'", b"PK")
-    Traceback (most recent call last):
-    ...
-    lowchurn._model_files.Refused: load: 'a.skops' is damaged or of another kind (BadZipFile: File is not a zip file).
+    An archive that is ``nested`` in another one may not unpack to more than its own size, so that they do not multiply.
     """
     allowed = len(data) if nested else most_unpacked(data)
     with reading(what), zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -96,14 +70,7 @@ def read_zip(what: str, data: bytes, nested: bool = False) -> dict[str, bytes]:
 
 
 def write_zip(parts: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    """An archive of named parts.
-
-    Examples
-    --------
-    >>> from lowchurn._model_files import read_zip, write_zip
-    >>> read_zip("'a.skops'", write_zip({"a": b"1"}))
-    {'a': b'1'}
-    """
+    """An archive of named parts."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", compression) as archive:
         for name, data in parts.items():
@@ -112,14 +79,7 @@ def write_zip(parts: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED)
 
 
 def most_unpacked(data: bytes, nested: bool = False) -> int:
-    """How many bytes the content of an archive may take in memory; archives inside each other do not multiply.
-
-    Examples
-    --------
-    >>> from lowchurn._model_files import most_unpacked
-    >>> most_unpacked(b"PK") == 256 * 2**20
-    True
-    """
+    """How many bytes the content of an archive may take in memory; archives inside each other do not multiply."""
     return max(ALWAYS_ALLOWED, len(data) * (1 if nested else RATIO))
 
 
@@ -154,19 +114,12 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, what: str, allowed
         while chunk := file.read(CHUNK):
             found += chunk
             if len(found) > allowed:
-                raise Refused(f"load: {what} unpacks to more than its entries say.")
+                raise Refused(f"load: {what} unpacks to more than its entries state.")
     return bytes(found)
 
 
 def read_record(what: str, data: bytes, kind: type[T]) -> T:
-    """JSON of a model file, checked against a dataclass; see :func:`lowchurn._reading.read_json`.
-
-    Examples
-    --------
-    >>> from lowchurn._model_files import read_record
-    >>> read_record("the part 'about.json'", b'{"stages": 2}', dict[str, int])
-    {'stages': 2}
-    """
+    """JSON of a model file, checked against a dataclass; see :func:`lowchurn._reading.read_json`."""
     try:
         return read_json("load", what, data, kind)
     except ValueError as error:
@@ -174,18 +127,7 @@ def read_record(what: str, data: bytes, kind: type[T]) -> T:
 
 
 def hex_number(what: str, text: str, finite: bool = True) -> float:
-    """A number written with ``float.hex``; finite unless said otherwise.
-
-    Examples
-    --------
-    >>> from lowchurn._model_files import hex_number
-    >>> hex_number("the weight of member 0", (0.1).hex())
-    0.1
-    >>> hex_number("the weight of member 0", "inf")
-    Traceback (most recent call last):
-    ...
-    lowchurn._model_files.Refused: load: the weight of member 0 must be a finite number, got 'inf'.
-    """
+    """A number written with ``float.hex``; finite unless ``finite=False``."""
     with contextlib.suppress(ValueError, OverflowError):
         number = float.fromhex(text)
         if math.isfinite(number) or not finite:
@@ -197,20 +139,7 @@ Label = bool | int | float | str | None
 
 
 def labels_to_plain(classes: Any) -> dict[str, Any]:
-    """Labels as JSON and their dtype, so that :func:`labels_from_plain` gives them back exactly.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn._model_files import labels_to_plain
-    >>> labels_to_plain(np.array(["no", "yes"]))
-    {'classes': ['no', 'yes'], 'dtype': '<U3'}
-    >>> import decimal
-    >>> labels_to_plain(np.array([decimal.Decimal("0.1")]))
-    Traceback (most recent call last):
-    ...
-    ValueError: save: labels must be numbers, text or dates of numpy to be written to a file, got a Decimal...
-    """
+    """Labels as JSON and their dtype, so that :func:`labels_from_plain` gives them back exactly."""
     classes = np.asarray(classes)
     dtype = "O" if classes.dtype.kind == "O" else classes.dtype.str
     if not _DTYPE.fullmatch(dtype):
@@ -231,18 +160,7 @@ def _unwritable(kind: str) -> ValueError:
 
 
 def labels_from_plain(what: str, labels: Sequence[Label], dtype: str) -> np.ndarray:
-    """What :func:`labels_to_plain` wrote, checked: different from each other, at least two, of the dtype's kind.
-
-    Examples
-    --------
-    >>> from lowchurn._model_files import labels_from_plain
-    >>> labels_from_plain("the file", ["no", "yes"], "<U3")
-    array(['no', 'yes'], dtype='<U3')
-    >>> labels_from_plain("the file", ["no", "no"], "<U3")
-    Traceback (most recent call last):
-    ...
-    lowchurn._model_files.Refused: load: the classes of the file must be at least two different ones, got ['no', 'no'].
-    """
+    """What :func:`labels_to_plain` wrote, checked: different from each other, at least two, of the dtype's kind."""
     if not _DTYPE.fullmatch(dtype):
         raise Refused(f"load: the classes of {what} have an unknown dtype, {dtype[:40]!r}.")
     with reading(f"the list of classes of {what}"):

@@ -1,7 +1,7 @@
 """Error messages for the command line: settings are named as options there and as arguments in Python.
 
-Code below the command line words its errors for Python (``use on_mismatch='inner'``). The command line knows how its
-options are called and renames them at the edge, in one place (``use --on-mismatch inner``).
+Errors are worded for Python (``use on_mismatch='inner'``); the command line renames the settings in them, in one place
+(``use --on-mismatch inner``).
 """
 
 from __future__ import annotations
@@ -23,26 +23,11 @@ def as_options(message: str, names: Mapping[str, str]) -> str:
 
     Renamed are ``name=``, ``name='value'``, ``name=(a, b)``, ``name=['a', 'b']``, names with an underscore, and any
     name that is the subject of the message (``audit: classes must differ``). Quoted values and the list behind
-    "Known:" are left as they are, since they come from data.
-
-    Parameters
-    ----------
-    message : str
-    names : mapping of str to str
-        Name in Python to name of the option; see :func:`option_names`.
-
-    Examples
-    --------
-    >>> from lowchurn._options import as_options
-    >>> names = {"on_mismatch": "--on-mismatch", "classes": "--class"}
-    >>> as_options("audit: 3 ids have no partner. Use on_mismatch='inner'.", names)
-    'audit: 3 ids have no partner. Use --on-mismatch inner.'
-    >>> as_options("audit: classes must differ, got ['a=b', 'classes=']. Name them with classes=.", names)
-    "audit: --class must differ, got ['a=b', 'classes=']. Name them with --class."
+    "Known:" are left as they are, since they come from data. ``names`` maps names in Python to options.
     """
     if not names:
         return message
-    said, known, listed = message.partition("Known: ")
+    text, known, listed = message.partition("Known: ")
     each = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     long = "|".join(sorted((re.escape(n) for n in names if "_" in n), key=len, reverse=True)) or "(?!)"
     settings = re.compile(
@@ -68,7 +53,7 @@ def as_options(message: str, names: Mapping[str, str]) -> str:
             return " ".join(f"{option} {shlex.quote(v[1:-1])}" for v in re.findall(_QUOTED, value))
         return f"{option} {shlex.quote(value[1:-1]) if value[0] in _QUOTES else value}"
 
-    return settings.sub(renamed, said) + known + listed
+    return settings.sub(renamed, text) + known + listed
 
 
 def option_names(command: Any, **also: str) -> dict[str, str]:
@@ -76,17 +61,6 @@ def option_names(command: Any, **also: str) -> dict[str, str]:
 
     ``command`` is what ``typer.main.get_command`` returns. ``also`` adds names that Python gives to the
     same setting: ``features="--feature"``.
-
-    Examples
-    --------
-    >>> import typer
-    >>> from lowchurn._options import option_names
-    >>> app = typer.Typer(add_completion=False)
-    >>> @app.command()
-    ... def audit(old: str, classes: str = typer.Option("", "--class")) -> None: ...
-    >>> names = option_names(typer.main.get_command(app), features="--feature")
-    >>> names["classes"], names["features"], "old" in names
-    ('--class', '--feature', False)
     """
     found = {}
     for parameter in command.params:

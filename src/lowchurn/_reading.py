@@ -21,28 +21,9 @@ DEEPEST = 64
 
 
 def read_json(who: str, name: str, data: bytes | str, kind: type[T]) -> T:
-    """Decode JSON and check it against a type.
+    """Decode JSON and check it against a type that msgspec supports, such as a dataclass or ``dict[str, float]``.
 
-    Parameters
-    ----------
-    who : str
-        Start of the error message.
-    name : str
-        What is read, in the words of the message, such as ``"the frontier 'tried.json'"``.
-    data : bytes or str
-        The JSON.
-    kind : type
-        What it must be: a dataclass, or any other type that msgspec knows, such as ``dict[str, float]``.
-
-    Examples
-    --------
-    >>> from lowchurn._reading import read_json
-    >>> read_json("audit", "the frontier 'tried.json'", '{"churn": 0.1}', dict[str, float])
-    {'churn': 0.1}
-    >>> read_json("audit", "the frontier 'tried.json'", '{"churn": "low"}', dict[str, float])
-    Traceback (most recent call last):
-    ...
-    ValueError: audit: the frontier 'tried.json' has the wrong structure: Expected `float`, got `str` - at `$[...]`.
+    ``who`` and ``name`` ("the frontier 'tried.json'") begin the error message.
     """
     try:
         found = json.loads(data)  # of bytes it finds the encoding itself
@@ -54,16 +35,7 @@ def read_json(who: str, name: str, data: bytes | str, kind: type[T]) -> T:
 
 
 def read_toml(who: str, path: str | os.PathLike[str], kind: type[T]) -> T:
-    """Read a TOML file and check it against a type.
-
-    Examples
-    --------
-    >>> from lowchurn._reading import read_toml
-    >>> read_toml("audit", "no-such.toml", dict)
-    Traceback (most recent call last):
-    ...
-    ValueError: audit: cannot read 'no-such.toml': No such file or directory.
-    """
+    """Read a TOML file and check it against a type."""
     shown = repr(os.fspath(path))
     try:
         found = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -77,14 +49,7 @@ def read_toml(who: str, path: str | os.PathLike[str], kind: type[T]) -> T:
 
 
 def check_structure(who: str, name: str, found: Any, kind: type[T]) -> T:
-    """Check plain data (dicts, lists, strings, numbers) against a type and return it as that type.
-
-    Examples
-    --------
-    >>> from lowchurn._reading import check_structure
-    >>> check_structure("load", "'m.skops'", {"rows": 3}, dict[str, int])
-    {'rows': 3}
-    """
+    """Check plain data (dicts, lists, strings, numbers) against a type and return it as that type."""
     try:
         import msgspec
     except ImportError:

@@ -18,12 +18,6 @@ def printable(text: object) -> str:
 
     Escape codes (C0 and C1), line breaks, tabs, separators, lone surrogates and characters that override the
     direction of writing are replaced by ``\x1b``, ``\n``, ``\u202e`` and the like; all other characters stay.
-
-    Examples
-    --------
-    >>> from lowchurn._terminal import printable
-    >>> print(printable("caf\u00e9\x1b[2J\nPASS\u202e"))
-    café\x1b[2J\nPASS\u202e
     """
     shown = str(text)
     if shown.isascii() and shown.isprintable():
@@ -35,12 +29,6 @@ def one_line(text: object, whole: bool = False) -> str:
     r"""A message as one line: line breaks become spaces, control characters are shown as escapes.
 
     It is to be quoted in another sentence, so its final dot is left out and a long one is cut off, unless ``whole``.
-
-    Examples
-    --------
-    >>> from lowchurn._terminal import one_line
-    >>> print(one_line("first\n  second\x1b[2J."))
-    first second\x1b[2J
     """
     line = printable(re.sub(r"\s*[\r\n]\s*", " ", str(text).strip()))
     if whole:

@@ -6,14 +6,16 @@ Numbers in, numbers out: nothing here calls a model.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from lowchurn._checks import (
     Array,
+    as_array,
     as_floats,
     check_labels,
     check_rows,
@@ -44,6 +46,19 @@ def churn(base: Any, new: Any, sample_weight: Any = None) -> float:
     return _share(labels["base"] != labels["new"], sample_weight, "churn")
 
 
+def decide(proba: Any) -> Array:
+    """The class of the largest probability in each row; the first of equals, as scikit-learn decides.
+
+    Examples
+    --------
+    >>> from lowchurn.metrics import decide
+    >>> decide([[0.5, 0.5], [0.3, 0.7]])
+    array([0, 1])
+    """
+    proba = as_array(proba)
+    return array_namespace(proba).argmax(proba, axis=-1)
+
+
 def accuracy(y: Any, predicted: Any, sample_weight: Any = None) -> float:
     """The share of rows that a model decides rightly.
 
@@ -66,7 +81,7 @@ def _share(chosen: Array, sample_weight: Any, who: str) -> float:
 
 
 def soft_churn(base_proba: Any, new_proba: Any, score: str | Score = "log") -> Array:
-    """The divergence from the base's probabilities to the new ones, one value a row; take the mean yourself.
+    """The divergence from the base's probabilities to the new ones, one value per row; take the mean yourself.
 
     Examples
     --------
@@ -112,10 +127,6 @@ class Flips:
         return self.fixed / self.n
 
     @property
-    def lateral_rate(self) -> float:
-        return self.lateral / self.n
-
-    @property
     def changed_rate(self) -> float:
         return self.changed / self.n
 
@@ -149,7 +160,7 @@ def churn_at_cold_accuracy(results: Any, method: str, cold: str = "cold") -> flo
     Parameters
     ----------
     results : table
-        One row a trained model, with columns ``method``, ``setting``, ``accuracy`` and ``churn``: a data frame,
+        One row per trained model, with columns ``method``, ``setting``, ``accuracy`` and ``churn``: a data frame,
         a mapping of columns or a list of mappings.
     method : str
         Whose settings to choose from.
@@ -192,7 +203,7 @@ def _averages_by_setting(who: str, results: Any) -> dict[str, dict[Any, tuple[fl
         if not (math.isfinite(acc) and math.isfinite(chn)):
             raise ValueError(
                 f"{who}: accuracy and churn must be finite, got {acc} and {chn} for {name!r} {setting!r}. "
-                "Leave failed runs out, and say how many there were."
+                "Leave failed runs out, and report how many there were."
             )
         runs.setdefault(name, {}).setdefault(setting, []).append((acc, chn))
     return {
@@ -255,7 +266,7 @@ def pareto_front(points: Any) -> np.ndarray:
     Parameters
     ----------
     points : array of shape (n, k)
-        One row a point, one column a cost, such as ``(error, churn)``.
+        One row per point, one column per cost, such as ``(error, churn)``.
 
     Examples
     --------
@@ -308,43 +319,43 @@ def cost_curve(points: Any, weights: Any) -> np.ndarray:
     return least
 
 
-__all__ = [
-    "Flips",
-    "accuracy",
-    "churn",
-    "churn_at_cold_accuracy",
-    "cost_curve",
-    "flips",
-    "pareto_front",
-    "soft_churn",
-    "standard_error",
-]
+__all__ = ["accuracy", "churn", "churn_at_cold_accuracy", "cost_curve", "flips", "pareto_front", "soft_churn"]
 
 
-def dial_curves(positions: Sequence[float], strategies: Sequence[str], settings: Sequence[str]) -> list[list[int]]:
-    """Indices of the candidates on each dial, in order of their positions.
+class OnDial(Protocol):
+    """A record of a candidate: how it came about, and where it stands on a dial (NaN: on none)."""
 
-    A dial is known by its name (see :func:`dial_name`). The base, at position 1, ends every dial that does not reach
-    it. One point makes no curve.
+    @property
+    def strategy(self) -> str: ...
 
-    Parameters
-    ----------
-    positions : sequence of float
-        From the new model (0) to the base (1); NaN for candidates that are not on a dial.
-    strategies, settings : sequence of str
-        How the candidates came about.
+    @property
+    def parameters(self) -> Mapping[str, object]: ...
 
-    Examples
-    --------
-    >>> from math import nan
-    >>> from lowchurn.metrics import dial_curves
-    >>> dial_curves([nan, 0.5, 0.0, 1.0], ["cold", "soup", "soup", "base"], ["", "a=0.5", "a=0", ""])
-    [[2, 1, 3]]
+    @property
+    def dial(self) -> float: ...
+
+    @property
+    def dial_parameter(self) -> str: ...
+
+
+def dial_key(record: OnDial) -> Hashable:
+    """What candidates on one dial have in common: the strategy and its parameters without the position."""
+    return record.strategy, frozenset((k, v) for k, v in record.parameters.items() if k != record.dial_parameter)
+
+
+def dial_curves(records: Any, strategies: Sequence[str] | None = None, settings: Sequence[str] = ()) -> list[list[int]]:
+    """Indices of the candidates on each dial, in order of their positions from the new model (0) to the base (1).
+
+    The base, at position 1, ends every dial that does not reach it. One point makes no curve.
     """
-    dials: dict[str, list[int]] = {}
+    positions = [r.dial for r in records] if strategies is None else records
+    # Settings in words: until all callers have records.
+    words = zip(strategies or (), settings, strict=True)
+    keys: list[Hashable] = [dial_key(r) for r in records] if strategies is None else [dial_name(*w) for w in words]
+    dials: dict[Hashable, list[int]] = {}
     for i, position in enumerate(positions):
         if not math.isnan(position):
-            dials.setdefault(dial_name(strategies[i], settings[i]), []).append(i)
+            dials.setdefault(keys[i], []).append(i)
     ends = [group[0] for group in dials.values() if len(group) == 1 and positions[group[0]] == 1]
     several = [group for group in dials.values() if len(group) > 1]
     if not several:  # single points that nothing else names are one dial

@@ -2,7 +2,7 @@
 
 ``loss(y, v) = phi_y(v)`` and ``divergence(u, v) = sum_y u_y (phi_y(v) - phi_y(u))``. With ``phi = -log`` these
 are cross-entropy and KL divergence; with the squared error, the Brier score and the squared L2 distance.
-Everything takes numpy arrays or torch tensors and returns one value a row; the caller reduces.
+Everything takes numpy arrays or torch tensors and returns one value per row; the caller reduces.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from lowchurn._checks import (
     check_weightlike,
     unknown_name,
 )
+
+__all__ = ["BrierScore", "LogScore", "Score", "SphericalScore"]
 
 
 class Score(abc.ABC):
@@ -100,7 +102,7 @@ class Score(abc.ABC):
         return None
 
     def loss(self, y: Any, proba: Any) -> Array:
-        """``phi_y(proba)`` for class indices ``y``: one loss a row.
+        """``phi_y(proba)`` for class indices ``y``: one loss per row.
 
         Examples
         --------
@@ -117,7 +119,7 @@ class Score(abc.ABC):
         return xp.sum(xp.where(chosen, self.phi(proba), xp.zeros_like(proba)), axis=1)
 
     def divergence(self, u: Any, v: Any) -> Array:
-        """Soft churn from ``u`` (the base) to ``v`` (the new model): zero where they agree, one value a row.
+        """Soft churn from ``u`` (the base) to ``v`` (the new model): zero where they agree, one value per row.
 
         Examples
         --------
@@ -131,7 +133,7 @@ class Score(abc.ABC):
         return row_dot(u, self.phi(v) - self.phi(u))
 
     def expected(self, targets: Any, proba: Any) -> Array:
-        """``sum_y targets_y phi_y(proba)``: the loss against soft targets, one value a row.
+        """``sum_y targets_y phi_y(proba)``: the loss against soft targets, one value per row.
 
         Targets need not sum to one (those of :class:`~lowchurn.strategies.Anchor` do not), but must not be negative.
 
@@ -294,7 +296,7 @@ ALL: tuple[type[Score], ...] = (LogScore, BrierScore, SphericalScore)
 
 
 def get_score(score: str | Score) -> Score:
-    """The score of this name; a score is handed back as it is.
+    """The score of this name; a score is returned as it is.
 
     Examples
     --------

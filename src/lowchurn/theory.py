@@ -7,13 +7,24 @@ and the tests hold the rest of the library against them.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
-from lowchurn._checks import as_floats, check_number, check_proba, check_weightlike, to_numpy
+from lowchurn._checks import check_bounded, check_number, check_proba, check_share, check_whole, to_numpy
+from lowchurn._types import ArrayLike
+from lowchurn.metrics import decide
 from lowchurn.scoring import Score, get_score, row_dot
-from lowchurn.strategies import decide
+
+__all__ = [
+    "anchor_minimizer",
+    "excess_risk_bound",
+    "generalization_bound",
+    "guaranteed_grid",
+    "lambda_upper_bound",
+    "optimal_mixture",
+]
 
 
 class OptimalMixture(NamedTuple):
@@ -23,11 +34,11 @@ class OptimalMixture(NamedTuple):
     proba: np.ndarray
 
 
-def optimal_mixture(p: Any, g: Any, epsilon: float, score: str | Score = "log") -> OptimalMixture:
+def optimal_mixture(p: ArrayLike, g: ArrayLike, epsilon: float, score: str | Score = "log") -> OptimalMixture:
     """Proposition 1: the classifier of least risk whose soft churn against ``g`` is at most ``epsilon``.
 
     It is ``lam * p + (1 - lam) * g``. Along that line churn rises and risk falls with ``lam``, so the best one is
-    the largest ``lam`` within the budget, found by bisection to the last bit. Rows are equally likely.
+    the largest ``lam`` within the budget. Rows are equally likely.
 
     Parameters
     ----------
@@ -61,19 +72,16 @@ def optimal_mixture(p: Any, g: Any, epsilon: float, score: str | Score = "log") 
 
     if churn_at(1.0) <= epsilon:
         return OptimalMixture(1.0, p)
-    low, high = 0.0, 1.0
-    while True:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if churn_at(middle) <= epsilon else (low, middle)
-    return OptimalMixture(low, low * p + (1 - low) * g)
+    lam = float(brentq(lambda lam: churn_at(lam) - epsilon, 0.0, 1.0, xtol=1e-15))
+    while churn_at(lam) > epsilon:  # by rounding
+        lam = math.nextafter(lam, 0.0)
+    return OptimalMixture(lam, lam * p + (1 - lam) * g)
 
 
-def lambda_upper_bound(p: Any, g: Any, epsilon: float, score: str | Score = "log") -> float:
+def lambda_upper_bound(p: ArrayLike, g: ArrayLike, epsilon: float, score: str | Score = "log") -> float:
     """Proposition 1's bound on the optimal lambda: ``sqrt(2 epsilon / (alpha E||p - g||_q^2))``.
 
-    It may exceed one, and then says nothing; it is infinite where ``p`` equals ``g``.
+    It may exceed one, where it is no restriction; it is infinite where ``p`` equals ``g``.
 
     Examples
     --------
@@ -120,13 +128,11 @@ def guaranteed_grid(epsilon: float, bound: float, size: int) -> np.ndarray:
     who = "guaranteed_grid"
     epsilon = check_number(who, "epsilon", epsilon, 0, math.inf, open_low=True, open_high=True)
     bound = check_number(who, "bound", bound, 0, math.inf, open_low=True, open_high=True)
-    if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
-        raise ValueError(f"{who}: size must be a whole number of at least 1, got {size!r}.")
-    grid: np.ndarray = np.unique(np.maximum(epsilon / (epsilon + 2 * bound), np.arange(1, size + 1) / size))
-    return grid
+    size = check_whole(who, "size", size)
+    return np.unique(np.maximum(epsilon / (epsilon + 2 * bound), np.arange(1, size + 1) / size))
 
 
-def anchor_minimizer(p: Any, alpha: float, eta: float) -> np.ndarray:
+def anchor_minimizer(p: ArrayLike, alpha: float, eta: float) -> np.ndarray:
     """Proposition 4: what the anchor loss learns when the base is the truth (distillation learns ``p`` itself).
 
     Examples
@@ -145,10 +151,10 @@ def anchor_minimizer(p: Any, alpha: float, eta: float) -> np.ndarray:
     return np.asarray(z / z.sum(axis=1, keepdims=True))
 
 
-def generalization_bound(values: Any, log_covering: float | None, delta: float, bound: float = 1.0) -> float:
+def generalization_bound(values: ArrayLike, log_covering: float | None, delta: float, bound: float = 1.0) -> float:
     """Propositions 3 and 8: an upper bound on the mean of churn or loss on new rows, from those on ``n`` rows.
 
-    Hand in one value a row, ``score.divergence(g, h)`` for churn or ``score.loss(y, h)`` for risk; the lower their
+    Give one value per row, ``score.divergence(g, h)`` for churn or ``score.loss(y, h)`` for risk; the lower their
     variance, the tighter the bound. The constants are those of Maurer and Pontil, "Empirical Bernstein bounds and
     sample variance penalization" (COLT 2009). With V the sample variance (divisor n - 1), values in [0, B] and
     probability at least 1 - delta over the rows,
@@ -166,7 +172,7 @@ def generalization_bound(values: Any, log_covering: float | None, delta: float, 
     Parameters
     ----------
     values : array of shape (n,)
-        One divergence or loss a row, in [0, bound].
+        One divergence or loss per row, in [0, bound].
     log_covering : float or None
         log N, or None for a single model fixed in advance.
     delta : float
@@ -185,24 +191,14 @@ def generalization_bound(values: Any, log_covering: float | None, delta: float, 
     0.0692
     """
     who = "generalization_bound"
-    values = to_numpy(as_floats(who, "values", values)).astype(float)
-    if values.ndim != 1:
-        raise ValueError(f"{who}: values must hold one value a row, got shape {values.shape}.")
-    delta = check_number(who, "delta", delta, 0, 1, open_low=True, open_high=True)
+    delta = check_share(who, "delta", delta)
     bound = check_number(who, "bound", bound, 0, math.inf, open_low=True, open_high=True)
-    n = values.shape[0]
+    values = check_bounded(who, "values", values, bound)
+    n = len(values)
     least = 2 if log_covering is None else 16
     if n < least:
         raise ValueError(f"{who}: values must have at least {least} rows for this bound, got {n}.")
-    # A divergence of equal rows can come out as -1e-17.
-    values = np.where((values < 0) & (values > -1e-9 * bound), 0.0, values)
-    check_weightlike(who, "values", values)
-    if values.max() > bound:
-        raise ValueError(
-            f"{who}: values must be at most bound={bound:g}, got {values.max():.6g}. Give the score's bound."
-        )
-    variance = float(values.var(ddof=1))
-    mean = float(values.mean())
+    mean, variance = float(values.mean()), float(values.var(ddof=1))
     if log_covering is None:
         c = math.log(2 / delta)
         return mean + math.sqrt(2 * variance * c / n) + 7 * bound * c / (3 * (n - 1))
@@ -212,8 +208,8 @@ def generalization_bound(values: Any, log_covering: float | None, delta: float, 
 
 
 def excess_risk_bound(
-    p: Any,
-    g: Any,
+    p: ArrayLike,
+    g: ArrayLike,
     epsilon: float,
     churn_gap: float,
     score: str | Score = "log",
@@ -249,18 +245,18 @@ def excess_risk_bound(
     p, g = _check_two(who, p, g)
     chosen = get_score(score)
     churn_gap = check_number(who, "churn_gap", churn_gap, 0, math.inf)
-    constants = {"bound": bound, "lipschitz": lipschitz}
-    for name, value in constants.items():
-        known = getattr(chosen, name) if value is None else value
+
+    def constant(name: str, given: float | None) -> float:
+        known = getattr(chosen, name) if given is None else given
         if known is None:
             raise ValueError(f"{who}: {type(chosen).__name__} states no {name}. Give {name}= yourself.")
-        constants[name] = check_number(who, name, known, 0, math.inf)
-    lam = optimal_mixture(p, g, epsilon, chosen).lam
-    distance = float(np.mean(np.abs(p - g).sum(axis=1)))
-    return epsilon + churn_gap + (constants["bound"] + constants["lipschitz"] * lam) * distance  # type: ignore[operator]
+        return check_number(who, name, known, 0, math.inf)
+
+    slope = constant("bound", bound) + constant("lipschitz", lipschitz) * optimal_mixture(p, g, epsilon, chosen).lam
+    return epsilon + churn_gap + slope * float(np.mean(np.abs(p - g).sum(axis=1)))
 
 
-def _check_two(who: str, p: Any, g: Any) -> tuple[np.ndarray, np.ndarray]:
+def _check_two(who: str, p: ArrayLike, g: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     p = to_numpy(check_proba(who, "p", p)).astype(float)
     g = to_numpy(check_proba(who, "g", g)).astype(float)
     if p.shape != g.shape:

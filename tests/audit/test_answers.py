@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowchurn
-from lowchurn.audit._answers import class_reader, holds_answers
+from lowchurn.audit._answers import holds_answers
+from lowchurn.audit._values import class_reader
 
 DAY = date(2024, 1, 2)
 
@@ -21,7 +22,7 @@ DAY = date(2024, 1, 2)
 def changed(classes, ids=(1, 2, 3, 4)):
     """An audit in which every row goes from the first class to the second."""
     old = pd.DataFrame({"id": list(ids), "prediction": [classes[0]] * len(ids)})
-    return lowchurn.audit(old, old.assign(prediction=[classes[1]] * len(ids)))
+    return lowchurn.audit.audit(old, old.assign(prediction=[classes[1]] * len(ids)))
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +100,10 @@ def test_a_class_that_only_the_truth_has_can_be_named():
     new = old.assign(prediction="b")
     told = pd.DataFrame({"id": [1, 2], "label": ["b", "fox"]})
     with pytest.raises(ValueError, match="'fox' in row 1"):
-        lowchurn.audit(old, new).with_labels(told)
-    review = lowchurn.audit(old, new, classes=["a", "b", "fox"]).with_labels(told)
+        lowchurn.audit.audit(old, new).with_labels(told)
+    review = lowchurn.audit.audit(old, new, classes=["a", "b", "fox"]).with_labels(told)
     assert (review.fixed.value, review.lateral.value) == (0.5, 0.5)
-    known = lowchurn.audit(old.assign(y=["b", "fox"]), new, label="y")
+    known = lowchurn.audit.audit(old.assign(y=["b", "fox"]), new, label="y")
     assert known.with_labels(told).lateral.value == 0.5
 
 
@@ -228,7 +229,7 @@ def test_the_cells_of_the_export_are_answers_whatever_their_type(tmp_path, class
     """A person copies one of the two cells: three of four times that of the new model."""
     values = classes if isinstance(classes, pa.Array) else pa.array(classes)
     old, new = (pa.table({"id": range(8), "prediction": values.take(pa.array([i] * 8))}) for i in (0, 1))
-    audit = lowchurn.audit(old, new)
+    audit = lowchurn.audit.audit(old, new)
     table = audit.disputed()
     table.to_csv(tmp_path / "answers.csv", index=False)
     written = pd.read_csv(tmp_path / "answers.csv", dtype=str, keep_default_na=False)
@@ -255,7 +256,9 @@ def many():
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"id": [f"r{i}" for i in range(60)], "prediction": rng.choice(NAMES, 60)})
     new = rows.assign(prediction=rng.choice(NAMES, 60))
-    return lowchurn.audit(rows, new), dict(zip(rows.id, zip(rows.prediction, new.prediction, strict=True), strict=True))
+    return lowchurn.audit.audit(rows, new), dict(
+        zip(rows.id, zip(rows.prediction, new.prediction, strict=True), strict=True)
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -284,7 +287,7 @@ def test_a_review_equals_a_plain_loop(many, tmp_path_factory, data, separator, e
 
 def test_two_key_columns(tmp_path):
     old = pd.DataFrame({"a": [1, 1, 2], "b": ["x", "y", "x"], "prediction": 0})
-    audit = lowchurn.audit(old, old.assign(prediction=1), id=["a", "b"])
+    audit = lowchurn.audit.audit(old, old.assign(prediction=1), id=["a", "b"])
     assert audit.with_labels(answers(tmp_path, "b,label,a\nx,1,1\ny,0,1\n")).fixed.value == 0.5
     with pytest.raises(ValueError, match=r"such as \(2, 'y'\)"):
         audit.with_labels(answers(tmp_path, "b,label,a\ny,1,2\n"))

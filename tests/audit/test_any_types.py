@@ -167,7 +167,7 @@ def check(case, folder):
     else:
         paths = tables
     try:
-        audit = lowchurn.audit(*paths, label="y")
+        audit = lowchurn.audit.audit(*paths, label="y")
     except ValueError as error:
         refusal = str(error)
         event(f"{source}: refused")

@@ -16,8 +16,10 @@ from sklearn.metrics import log_loss
 
 import lowchurn
 from lowchurn.audit import _counts as counts
+from lowchurn.audit import _joins as joins
 from lowchurn.audit._columns import resolve
 from lowchurn.audit._exact import Schema
+from lowchurn.audit._settings import Settings
 from lowchurn.metrics import flips, soft_churn
 from tests.audit.conftest import make_tables
 
@@ -65,7 +67,7 @@ def same(audit, expected):
 @pytest.mark.parametrize("classes", [2, 4])
 def test_counts_agree_with_the_twin(weight, labelled, classes):
     old, new = make_tables(300, classes, seed=classes, labelled=labelled)
-    audit = lowchurn.audit(old, new, label="y", weight=weight, by="country")
+    audit = lowchurn.audit.audit(old, new, label="y", weight=weight, by="country")
     expected = twin(old, new, "y", weight, "country")
     same(audit, expected[None])
     for s in audit.slices:
@@ -77,7 +79,7 @@ def test_counts_agree_with_the_twin(weight, labelled, classes):
 def test_the_library_agrees_with_its_own_metrics(tables):
     old, new = tables
     both = old.merge(new, on="id", suffixes=("", "_new"))
-    audit = lowchurn.audit(old, new, label="y")
+    audit = lowchurn.audit.audit(old, new, label="y")
     counted = flips(both.y.to_numpy(str), both.prediction.to_numpy(str), both.prediction_new.to_numpy(str))
     assert audit.broken.value == counted.broken_rate
     assert audit.churn.value == counted.changed_rate
@@ -121,9 +123,9 @@ def test_counts_agree_with_the_twin_on_any_table(rows, random):
     new = pa.table({"id": pa.array(columns[0], pa.int64()), "prediction": list(columns[2])}).take(order)
     if not any(columns[4]):
         with pytest.raises(ValueError, match="all zero"):
-            lowchurn.audit(old, new, label="y", weight="w")
+            lowchurn.audit.audit(old, new, label="y", weight="w")
         return
-    audit = lowchurn.audit(old, new, label="y", weight="w", by="country")
+    audit = lowchurn.audit.audit(old, new, label="y", weight="w", by="country")
     frames = [pd.DataFrame(t.to_pydict(), dtype=object) for t in (old, new)]
     expected = twin(*frames, "y", "w", None)
     same(audit, expected[None])
@@ -160,9 +162,9 @@ def sources(old, new, folder):
 def test_every_source_gives_the_same_numbers(tables, tmp_path):
     old, new = tables
     arguments = {"label": "y", "by": ["age"], "weight": "w", "group": "customer", "bootstrap": 100}
-    reference = lowchurn.audit(old, new, **arguments).to_dict()
+    reference = lowchurn.audit.audit(old, new, **arguments).to_dict()
     for name, before, after in sources(old, new, tmp_path):
-        found = lowchurn.audit(before, after, **arguments).to_dict()
+        found = lowchurn.audit.audit(before, after, **arguments).to_dict()
         for part in ("rows", "estimates", "soft", "slices", "flip_matrix", "classes"):
             assert flat(found[part]) == pytest.approx(flat(reference[part])), (name, part)
 
@@ -177,28 +179,30 @@ def flat(value, path=""):
 def test_a_score_with_thresholds_and_columns_of_different_names():
     old = pd.DataFrame({"id": [1, 2, 3, 4], "risk": [0.1, 0.4, 0.6, 0.9], "y": [0, 1, 1, 1]})
     new = pd.DataFrame({"id": [4, 3, 2, 1], "risk2": [0.9, 0.4, 0.4, 0.1]})
-    audit = lowchurn.audit(old, new, label="y", score=("risk", "risk2"), threshold=(0.5, 0.35))
+    audit = lowchurn.audit.audit(old, new, label="y", score=("risk", "risk2"), threshold=(0.5, 0.35))
     assert audit.flip_matrix.tolist() == [[1, 1], [0, 2]]
     assert audit.fixed.value == 0.25
     assert audit.soft["soft_churn"].value > 0
-    named = lowchurn.audit(
+    named = lowchurn.audit.audit(
         old.assign(y=["n", "y", "y", "y"]), new, label="y", score=("risk", "risk2"), classes=("n", "y")
     )
     assert named.classes == ["n", "y"]
-    wild = lowchurn.audit(old.assign(risk=old.risk * 7), new.assign(risk2=-3.0), label="y", score=("risk", "risk2"))
+    wild = lowchurn.audit.audit(
+        old.assign(risk=old.risk * 7), new.assign(risk2=-3.0), label="y", score=("risk", "risk2")
+    )
     assert wild.soft == {}
     assert "not taken for probabilities" in wild.notes[0]
 
 
 def test_one_table_with_both_predictions():
     rows = pd.DataFrame({"id": [1, 2], "a": ["x", "y"], "b": ["x", "x"]})
-    assert lowchurn.audit(rows, rows, prediction=("a", "b")).churn.value == 0.5
+    assert lowchurn.audit.audit(rows, rows, prediction=("a", "b")).churn.value == 0.5
 
 
 def test_several_key_columns():
     old = pd.DataFrame({"day": [1, 1, 2], "user": ["a", "b", "a"], "prediction": [0, 1, 0]})
     new = old.iloc[::-1].assign(prediction=[1, 1, 0])
-    audit = lowchurn.audit(old, new, id=["day", "user"])
+    audit = lowchurn.audit.audit(old, new, id=["day", "user"])
     assert audit.whole.n["changed"] == 1
     assert audit.flips == [{"day": 2, "user": "a", "old": 0, "new": 1}]
 
@@ -206,16 +210,16 @@ def test_several_key_columns():
 def test_labels_of_another_number_type_are_compared_as_numbers():
     old = pd.DataFrame({"id": [1, 2, 3], "prediction": pd.array([0, 1, 1], "int8"), "y": [0.0, 1.0, np.nan]})
     new = pd.DataFrame({"id": [1, 2, 3], "prediction": [0, 0, 1]})
-    audit = lowchurn.audit(old, new, label="y")
+    audit = lowchurn.audit.audit(old, new, label="y")
     assert (audit.broken.value, audit.broken.n) == (0.5, 2)
     booleans = new.assign(prediction=[True, False, True])
-    assert lowchurn.audit(booleans, booleans.assign(prediction=True)).whole.n["changed"] == 1
+    assert lowchurn.audit.audit(booleans, booleans.assign(prediction=True)).whole.n["changed"] == 1
 
 
 def test_the_order_of_rows_does_not_matter(tables):
     old, new = tables
-    a = lowchurn.audit(old, new, label="y", by="country", bootstrap=100).to_dict()
-    b = lowchurn.audit(old.sample(frac=1, random_state=5), new, label="y", by="country", bootstrap=100).to_dict()
+    a = lowchurn.audit.audit(old, new, label="y", by="country", bootstrap=100).to_dict()
+    b = lowchurn.audit.audit(old.sample(frac=1, random_state=5), new, label="y", by="country", bootstrap=100).to_dict()
     for part in ("estimates", "soft", "slices"):
         assert flat(a[part]) == pytest.approx(flat(b[part]))
 
@@ -223,7 +227,7 @@ def test_the_order_of_rows_does_not_matter(tables):
 def test_many_units_are_put_into_bags_that_give_nearly_the_same_interval():
     rows = 30_000
     old, new = make_tables(rows, 2, seed=1)
-    bags = lowchurn.audit(old, new, label="y").soft["log_loss_change"]
+    bags = lowchurn.audit.audit(old, new, label="y").soft["log_loss_change"]
     assert bags.effective <= counts.BAGS
     both = old.merge(new, on="id", suffixes=("", "_new"))
     loss = [-np.log(np.clip(both[[f"proba_class 0{s}", f"proba_class 1{s}"]].to_numpy()[np.arange(rows), (both.y == "class 1").astype(int)], 1e-7, None)) for s in ("", "_new")]  # fmt: skip  # noqa: E501
@@ -238,8 +242,8 @@ def test_groups_widen_the_interval():
     flip = np.repeat(rng.random(100) < 0.2, 10)
     old = pd.DataFrame({"id": np.arange(1000), "prediction": 0, "y": 0, "customer": np.arange(1000) // 10})
     new = old[["id"]].assign(prediction=flip.astype(int))
-    plain = lowchurn.audit(old, new, label="y")
-    grouped = lowchurn.audit(old, new, label="y", group="customer")
+    plain = lowchurn.audit.audit(old, new, label="y")
+    grouped = lowchurn.audit.audit(old, new, label="y", group="customer")
     ratio = (grouped.churn.high - grouped.churn.low) / (plain.churn.high - plain.churn.low)
     assert ratio == pytest.approx(math.sqrt(10), rel=0.1)
     assert grouped.churn.effective == pytest.approx(100, rel=0.1)
@@ -256,25 +260,22 @@ def expressions():
               "g": "int64", "country": "string", "age": "float64"}  # fmt: skip
     old, new = ibis.table(schema, name="old"), ibis.table(schema, name="new")
     types = Schema.of(dict(old.schema().items()))
-    columns = resolve(
-        types, types, id="id", label="y", by=["country", "age"], features=(), weight="w", group="g", prediction=None,
-        score=None, threshold=0.5, proba=None, classes=None,
-    )  # fmt: skip
-    sides = [counts.project(t, columns, side, t.columns) for t, side in ((old, "old"), (new, "new"))]
-    pairs = counts.pair(*sides, columns, soft=True)
+    columns = resolve(types, types, Settings(label="y", by=["country", "age"], weight="w", group="g"))
+    sides = [joins.project(t, columns, side, t.columns) for t, side in ((old, "old"), (new, "new"))]
+    pairs = joins.pair(*sides, columns, soft=True)
     cuts = [counts.Cut("country", "b0"), counts.Cut("age", "b1", (20.0, 40.0))]
     unit = counts.unit_of(pairs, columns, 10**6)
     return {
-        "known values": counts.known_values(old, "y"),
-        "odd numbers": counts.unfit_values(old, "y", "no numbers", 0, 5),
-        "not exact in 32 bits": counts.unfit_values(old, "w", "float32", 0, 5),
-        "large floats": counts.unfit_values(old, "w", "small", 2**53, 5),
-        "large integers": counts.unfit_values(old, "id", "whole", 2**53, 5),
-        "labels": counts.class_checks(pairs, "label", columns),
-        "row checks": counts.row_checks(sides[0], 1e-6),
-        "key checks": counts.key_checks(sides[0]),
-        "only in": counts.only_in(*sides),
-        "without repeats": counts.without_repeats(sides[0]),
+        "known values": joins.known_values(old, "y"),
+        "odd numbers": joins.unfit_values(old, "y", "no numbers", 0, 5),
+        "not exact in 32 bits": joins.unfit_values(old, "w", "float32", 0, 5),
+        "large floats": joins.unfit_values(old, "w", "small", 2**53, 5),
+        "large integers": joins.unfit_values(old, "id", "whole", 2**53, 5),
+        "labels": joins.class_checks(pairs, "label", columns),
+        "row checks": joins.row_checks(sides[0], 1e-6),
+        "key checks": joins.key_checks(sides[0]),
+        "only in": joins.only_in(*sides),
+        "without repeats": joins.without_repeats(sides[0]),
         "count": counts.count(pairs, cuts),
         "classes": counts.distinct_answers(pairs),
         "units": counts.count_units(pairs, cuts, unit),
@@ -295,13 +296,13 @@ def test_the_same_expression_compiles_for_both_engines(dialect, name, monkeypatc
 
 
 def test_the_database_leaves_nothing_behind(tables, tmp_path):
-    audit = lowchurn.audit(*tables, temp_directory=str(tmp_path), memory_limit="200MB", threads=1)
+    audit = lowchurn.audit.audit(*tables, temp_directory=str(tmp_path), memory_limit="200MB", threads=1)
     assert len(list(tmp_path.iterdir())) == 1
     assert len(audit.disputed(3)) == 3  # it lives as long as the audit does
     del audit
     gc.collect()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="unknown id column"):
-        lowchurn.audit(*tables, id="nope", temp_directory=str(tmp_path))
+        lowchurn.audit.audit(*tables, id="nope", temp_directory=str(tmp_path))
     gc.collect()
     assert list(tmp_path.iterdir()) == []

@@ -64,7 +64,7 @@ def test_true_slices_are_found_and_false_ones_are_not():
         rate = np.where(slices < 5, 0.15, 0.05)
         old = pd.DataFrame({"id": np.arange(12_000), "prediction": 0, "s": slices, "y": 0})
         new = old[["id"]].assign(prediction=(rng.random(12_000) < rate).astype(int))
-        drivers = [int(s.value) for s in lowchurn.audit(old, new, label="y", by="s", sample=0).drivers]
+        drivers = [int(s.value) for s in lowchurn.audit.audit(old, new, label="y", by="s", sample=0).drivers]
         false_shares.append(sum(d >= 5 for d in drivers) / max(len(drivers), 1))
         found_shares.append(sum(d < 5 for d in drivers) / 5)
     assert np.mean(false_shares) < 0.06

@@ -10,8 +10,9 @@ import pytest
 import lowchurn
 from lowchurn._display import points
 from lowchurn._estimates import proportion
-from lowchurn.audit import Gate, Limits, junit, markdown, read_config, review_change
+from lowchurn.audit import Gate, Limits, junit, markdown, review_change
 from lowchurn.audit import _statistics as stats
+from lowchurn.audit._settings import read_config
 
 
 def audit_of(n=1000, changed=0, broken=0, fixed=0):
@@ -23,7 +24,7 @@ def audit_of(n=1000, changed=0, broken=0, fixed=0):
     new[broken + fixed : broken + fixed + changed] = 1
     y[broken + fixed : broken + fixed + changed] = np.nan
     before = pd.DataFrame({"id": np.arange(n), "prediction": old, "y": y})
-    return lowchurn.audit(before, pd.DataFrame({"id": np.arange(n), "prediction": new}), label="y")
+    return lowchurn.audit.audit(before, pd.DataFrame({"id": np.arange(n), "prediction": new}), label="y")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_slices_the_special_rule_has_the_word_and_small_ones_are_not_judged():
 def _sliced(by):
     before = pd.DataFrame({"id": np.arange(1000), "prediction": 0, "slice": by})
     after = pd.DataFrame({"id": np.arange(1000), "prediction": (np.arange(1000) < 200).astype(int)})
-    return lowchurn.audit(before, after, by="slice")
+    return lowchurn.audit.audit(before, after, by="slice")
 
 
 def test_a_slice_that_only_fails_at_the_plain_level_asks_for_rows_enough_to_fail():
@@ -97,7 +98,7 @@ def test_a_slice_that_only_fails_at_the_plain_level_asks_for_rows_enough_to_fail
     flip = np.zeros(10_000, int)
     flip[:38] = 1  # 15.2 % of the first slice, the plain interval starts above 10 %
     before = pd.DataFrame({"id": np.arange(10_000), "prediction": 0, "slice": by})
-    audit = lowchurn.audit(before, before[["id"]].assign(prediction=flip), by="slice")
+    audit = lowchurn.audit.audit(before, before[["id"]].assign(prediction=flip), by="slice")
     first = audit.gate(slices={"*": {"max_churn": 0.1}}).checks[0]
     assert first.estimate.low > 0.1
     assert first.outcome == "INCONCLUSIVE"
@@ -114,7 +115,9 @@ def test_many_slices_do_not_fail_by_chance():
     for _ in range(12):
         before = pd.DataFrame({"id": np.arange(len(by)), "prediction": 0, "slice": by})
         after = before[["id"]].assign(prediction=(rng.random(len(by)) < 0.1).astype(int))
-        failed += lowchurn.audit(before, after, by="slice").gate(slices={"*": {"max_churn": 0.1}}).outcome == "FAIL"
+        failed += (
+            lowchurn.audit.audit(before, after, by="slice").gate(slices={"*": {"max_churn": 0.1}}).outcome == "FAIL"
+        )
     assert failed <= 3
 
 
@@ -175,7 +178,7 @@ def reviewed(n, broken, fixed, lateral=0, labels=None):
     old = pd.DataFrame({"id": np.arange(n), "prediction": "a"})
     new = old.assign(prediction=np.where(np.arange(n) < changed, "b", "a"))
     truth = np.array(["a"] * broken + ["b"] * fixed + ["c"] * lateral + ["a"] * (n - changed))
-    audit = lowchurn.audit(old, new, classes=["a", "b", "c"])
+    audit = lowchurn.audit.audit(old, new, classes=["a", "b", "c"])
     table = audit.disputed()[:labels]
     return audit, audit.with_labels(table.assign(label=truth[table.id])), (old.assign(y=truth), new)
 
@@ -184,7 +187,7 @@ def reviewed(n, broken, fixed, lateral=0, labels=None):
 def test_with_all_disagreements_labelled_the_gate_is_that_of_a_labelled_table(limits):
     audit, review, (old, new) = reviewed(1000, broken=12, fixed=9, lateral=4)
     assert audit.gate(**limits).outcome == "INCONCLUSIVE"
-    (known,) = lowchurn.audit(old, new, label="y").gate(**limits).checks
+    (known,) = lowchurn.audit.audit(old, new, label="y").gate(**limits).checks
     (check,) = audit.gate(review=review, **limits).checks
     assert check.outcome == known.outcome != "INCONCLUSIVE"
     for end in ("value", "low", "high"):
@@ -226,7 +229,7 @@ def test_where_all_labels_are_not_enough_rows_are_asked_for():
 
 def test_a_review_without_answers_and_slices_are_no_evidence():
     old = pd.DataFrame({"id": range(100), "prediction": 0, "s": "x"})
-    audit = lowchurn.audit(old, old.assign(prediction=1), by="s")
+    audit = lowchurn.audit.audit(old, old.assign(prediction=1), by="s")
     review = audit.with_labels(audit.disputed())
     (check,) = audit.gate(not_worse_than=0.01, review=review).checks
     assert "no disagreement has an answer yet" in check.words
@@ -331,14 +334,14 @@ def test_a_slice_of_one_group_is_inconclusive():
     old = pd.DataFrame(
         {"id": range(8), "prediction": list("abababab"), "s": list("xxxxyyyy"), "g": [0, 0, 0, 0, 1, 2, 3, 4]}
     )
-    result = lowchurn.audit(old.assign(prediction=list("aaababab")), old, by="s", group="g")
+    result = lowchurn.audit.audit(old.assign(prediction=list("aaababab")), old, by="s", group="g")
     assert result.gate(Gate(slices={"s": {"max_churn": 0.2}})).outcome == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize("confidence", [1e-9, 0.9999999999999999])
 def test_extreme_confidence(confidence):
     rows = pd.DataFrame({"id": range(9), "prediction": list("abababaab"), "g": range(9)})
-    result = lowchurn.audit(rows, rows.assign(prediction=list("aaababaab")), group="g", confidence=confidence)
+    result = lowchurn.audit.audit(rows, rows.assign(prediction=list("aaababaab")), group="g", confidence=confidence)
     assert 0 <= result.churn.low <= 1 / 9 <= result.churn.high <= 1
     assert result.review_plan().labels >= 1
 
@@ -346,7 +349,7 @@ def test_extreme_confidence(confidence):
 def test_extreme_margins_and_seeds_are_refused():
     rows = pd.DataFrame({"id": range(2), "prediction": ["a", "b"]})
     with pytest.raises(ValueError, match="margin must be in"):
-        lowchurn.audit(rows, rows.assign(prediction="a")).review_plan(margin=1e-300)
+        lowchurn.audit.audit(rows, rows.assign(prediction="a")).review_plan(margin=1e-300)
     for seed in (-1, 0.5, True):
         with pytest.raises(ValueError, match="seed must be a whole number, not negative"):
-            lowchurn.audit(rows, rows, seed=seed)
+            lowchurn.audit.audit(rows, rows, seed=seed)

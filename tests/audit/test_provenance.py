@@ -9,6 +9,7 @@ import pytest
 
 import lowchurn
 from lowchurn.audit import _provenance as provenance
+from lowchurn.audit._paths import files_of
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def test_files_are_named_with_their_checksum(tmp_path, rows):
     rows.to_csv(tmp_path / "old.csv", index=False)
     rows.to_parquet(tmp_path / "new.parquet")
     os.utime(tmp_path / "old.csv", (0, 86_400))
-    made = lowchurn.audit(tmp_path / "old.csv", str(tmp_path / "new.parquet"), old_name="v1").provenance
+    made = lowchurn.audit.audit(tmp_path / "old.csv", str(tmp_path / "new.parquet"), old_name="v1").provenance
     assert made.old.sha256 == hashlib.sha256((tmp_path / "old.csv").read_bytes()).hexdigest()
     assert made.new.sha256 == hashlib.sha256((tmp_path / "new.parquet").read_bytes()).hexdigest()
     assert (made.old.name, made.old.path, made.old.rows) == ("v1", str(tmp_path / "old.csv"), 2)
@@ -38,38 +39,43 @@ def test_a_folder_is_the_sorted_list_of_its_files(tmp_path, rows):
         f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n"
         for name in ("b.parquet", "sub/a.parquet")
     )
-    found = provenance.describe_source("old_name", str(folder), None)
+    found = provenance.describe_source(str(folder), None)
     assert found.sha256 == hashlib.sha256(lines.encode()).hexdigest()
-    assert provenance.describe_source("old_name", f"{folder}/**/*.parquet", None).sha256 == found.sha256
+    assert provenance.describe_source(f"{folder}/**/*.parquet", None).sha256 == found.sha256
 
 
 def test_a_name_that_looks_like_a_pattern_is_its_file(tmp_path, rows):
     rows.to_csv(tmp_path / "p[1].csv", index=False)
     (tmp_path / "p1.csv").write_text("other")
-    assert provenance.files_of(str(tmp_path / "p[1].csv")) == [tmp_path / "p[1].csv"]
-    assert provenance.files_of(str(tmp_path / "p[1].csv::t")) == [tmp_path / "p[1].csv"]
+    assert files_of(str(tmp_path / "p[1].csv")) == [tmp_path / "p[1].csv"]
+    assert files_of(str(tmp_path / "p[1].csv::t")) == [tmp_path / "p[1].csv"]
+
+
+def test_what_is_remote_or_absent_has_no_files(tmp_path):
+    for path in ("s3://bucket/rows.parquet", "s3://bucket/*.parquet", str(tmp_path / "no-such.csv"), "a\0*.csv"):
+        assert files_of(path) == []
 
 
 def test_large_files_pipes_and_tables_in_memory_are_not_hashed(tmp_path, rows, monkeypatch):
     rows.to_csv(tmp_path / "old.csv", index=False)
     monkeypatch.setattr(provenance, "MOST_BYTES", 3)
-    large = provenance.describe_source("old_name", str(tmp_path / "old.csv"), None)
+    large = provenance.describe_source(str(tmp_path / "old.csv"), None)
     assert large.sha256 is None
     assert large.modified
     os.mkfifo(tmp_path / "pipe.csv")
-    assert provenance.describe_source("old_name", str(tmp_path / "pipe.csv"), None).sha256 is None
-    assert lowchurn.audit(rows, rows).provenance.old == provenance.Source(rows=2)
+    assert provenance.describe_source(str(tmp_path / "pipe.csv"), None).sha256 is None
+    assert lowchurn.audit.audit(rows, rows).provenance.old == provenance.Source(rows=2)
 
 
 def test_settings_that_differ_from_the_default_are_kept(rows):
-    made = lowchurn.audit(rows, rows, "id", confidence=0.9, by=(), seed=0).provenance
+    made = lowchurn.audit.audit(rows, rows, "id", confidence=0.9, by=(), seed=0).provenance
     assert made.settings == {"confidence": 0.9}
     with pytest.raises(ValueError, match="old_name must be text"):
-        lowchurn.audit(rows, rows, old_name=3)
+        lowchurn.audit.audit(rows, rows, old_name=3)
 
 
 def test_json_holds_it(rows):
-    read = json.loads(lowchurn.audit(rows, rows, new_name="v2", threshold=(0.5, 0.6)).to_json())["provenance"]
+    read = json.loads(lowchurn.audit.audit(rows, rows, new_name="v2", threshold=(0.5, 0.6)).to_json())["provenance"]
     assert read["new"] == {"name": "v2", "path": None, "sha256": None, "rows": 2, "modified": None}
     assert read["settings"] == {"threshold": [0.5, 0.6]}
     assert set(read) == {"old", "new", "settings", "config", "from_config", "lowchurn"}

@@ -45,19 +45,19 @@ def csv(values, name="prediction", ids=None):
 def test_late_fractions_are_not_rounded(write):
     late = ["0"] * 25_000
     old, new = write("old.csv", csv(late)), write("new.csv", csv([*late[:-1], "0.4"]))
-    assert lowchurn.audit(old, new).whole.n["changed"] == 1
+    assert lowchurn.audit.audit(old, new).whole.n["changed"] == 1
     words = write("words.csv", csv([*late[:-1], "other"]))
-    assert lowchurn.audit(old, words).whole.n["changed"] == 1
+    assert lowchurn.audit.audit(old, words).whole.n["changed"] == 1
 
 
 def test_every_line_is_a_row(write):
     lines = csv(["a", "b", "c"], ids=["#1", "2", "# 3"])
-    assert lowchurn.audit(write("o.csv", lines), write("n.csv", lines)).rows.paired == 3
+    assert lowchurn.audit.audit(write("o.csv", lines), write("n.csv", lines)).rows.paired == 3
     # The first line has the names, also where all of it is text.
     words = "id,prediction\nx,y\nid,z\n"
-    assert lowchurn.audit(write("o.csv", words), write("n.csv", words)).rows.paired == 2
+    assert lowchurn.audit.audit(write("o.csv", words), write("n.csv", words)).rows.paired == 2
     quoted = 'id,prediction\n1,"a,b"\n2,"say ""hi""\nthere"\n'
-    result = lowchurn.audit(write("o.csv", quoted), write("n.csv", quoted))
+    result = lowchurn.audit.audit(write("o.csv", quoted), write("n.csv", quoted))
     assert result.classes == ["a,b", 'say "hi"\nthere']
 
 
@@ -80,7 +80,7 @@ def test_every_line_is_a_row(write):
 def test_broken_text_files_are_refused(write, content):
     path = write("broken.csv", content)
     with pytest.raises(ValueError, match="^audit: "):
-        lowchurn.audit(path, path)
+        lowchurn.audit.audit(path, path)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_broken_text_files_are_refused(write, content):
 )
 def test_dialects(write, name, content):
     path = write(name, content)
-    result = lowchurn.audit(path, pa.table({"id": [1, 2], "prediction": ["a", "a"]}))
+    result = lowchurn.audit.audit(path, pa.table({"id": [1, 2], "prediction": ["a", "a"]}))
     assert (result.rows.paired, result.churn.value) == (2, 0.5)
 
 
@@ -127,7 +127,7 @@ def test_dialects(write, name, content):
     ],
 )
 def test_values_of_text_files(write, old, new, churn):
-    result = lowchurn.audit(write("old.csv", csv(old)), write("new.csv", csv(new)))
+    result = lowchurn.audit.audit(write("old.csv", csv(old)), write("new.csv", csv(new)))
     assert result.churn.value == churn
 
 
@@ -156,7 +156,7 @@ def test_text_files_whose_values_can_be_read_in_two_ways_are_refused(write, old,
     a, b = write("old.csv", csv(old)), write("new.csv", csv(new))
     for first, second in ((a, b), (b, a)):
         with pytest.raises(ValueError, match="^audit: "):
-            lowchurn.audit(first, second)
+            lowchurn.audit.audit(first, second)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_a_text_file_beside_a_typed_one(write, typed, written, churn):
     new = write("new.csv", csv(written))
     if churn is None:
         with pytest.raises(ValueError, match="^audit: "):
-            lowchurn.audit(old, new)
+            lowchurn.audit.audit(old, new)
     else:
-        assert lowchurn.audit(old, new).churn.value == churn
+        assert lowchurn.audit.audit(old, new).churn.value == churn
 
 
 @pytest.mark.parametrize(
@@ -201,19 +201,19 @@ def test_a_text_file_beside_a_typed_one(write, typed, written, churn):
 def test_ids_of_text_files(write, old, new, fine):
     a, b = write("old.csv", csv(["a", "b"], ids=old)), write("new.csv", csv(["a", "b"], ids=new))
     if fine:
-        assert lowchurn.audit(a, b).rows.paired == 2
-        assert lowchurn.audit(a, b).churn.value == (1.0 if old[0] == new[1] else 0.0)
+        assert lowchurn.audit.audit(a, b).rows.paired == 2
+        assert lowchurn.audit.audit(a, b).churn.value == (1.0 if old[0] == new[1] else 0.0)
     else:
         with pytest.raises(ValueError, match="^audit: "):
-            lowchurn.audit(a, b)
+            lowchurn.audit.audit(a, b)
 
 
 def test_probabilities_and_weights_of_text_files_may_have_any_digits(write):
     rows = "id,proba_a,proba_b,w,y\n0,1.000000000000000055e-01,9.000000000000000222e-01,1e-1,a\n1,nan,0.5,2,b\n"
     with pytest.raises(ValueError, match="no decision|must be finite"):
-        lowchurn.audit(write("a.csv", rows), write("a.csv", rows))
+        lowchurn.audit.audit(write("a.csv", rows), write("a.csv", rows))
     rows = rows.replace("nan", ".5")
-    result = lowchurn.audit(write("a.csv", rows), write("a.csv", rows), weight="w", label="y")
+    result = lowchurn.audit.audit(write("a.csv", rows), write("a.csv", rows), weight="w", label="y")
     assert result.accuracy_old.value == 0
     assert result.soft["log_loss_old"].value == pytest.approx((-0.1 * math.log(0.1) - 2 * math.log(0.5)) / 2.1)
 
@@ -223,14 +223,14 @@ ROWS = pa.table({"id": [1, 2], "prediction": [1, 0], "y": [1, 0]})
 
 def test_a_folder_called_like_a_column_does_not_override_it(write):
     write("data/y=1/part.parquet", ROWS)
-    result = lowchurn.audit(write("x.parquet", ROWS).parent / "data", ROWS.drop_columns("y"), label="y")
+    result = lowchurn.audit.audit(write("x.parquet", ROWS).parent / "data", ROWS.drop_columns("y"), label="y")
     assert result.accuracy_old.value == 1
     literal = write("y=1/x.csv", "id,prediction,y\n1,1,1\n2,0,0\n")
-    assert lowchurn.audit(literal, ROWS.drop_columns("y"), label="y").accuracy_old.value == 1
+    assert lowchurn.audit.audit(literal, ROWS.drop_columns("y"), label="y").accuracy_old.value == 1
     folder = write("asked/y=1/part.parquet", ROWS.drop_columns("y")).parent.parent
     with pytest.raises(ValueError, match="unknown label column"):
-        lowchurn.audit(folder, ROWS.drop_columns("y"), label="y")
-    asked = lowchurn.audit(folder, ROWS.drop_columns("y"), label="y", partitions=True)
+        lowchurn.audit.audit(folder, ROWS.drop_columns("y"), label="y")
+    asked = lowchurn.audit.audit(folder, ROWS.drop_columns("y"), label="y", partitions=True)
     assert asked.accuracy_old.value == 0.5
 
 
@@ -242,34 +242,34 @@ def test_existing_paths_are_read_literally(write, name):
     parquet, text = write(f"{name}.parquet", ROWS), write(f"{name}.csv", "id,prediction\n1,1\n2,0\n")
     folder = write(f"{name} dir/part.parquet", ROWS).parent
     for path in (parquet, text, folder):
-        assert lowchurn.audit(str(path), ROWS).churn.value == 0
+        assert lowchurn.audit.audit(str(path), ROWS).churn.value == 0
 
 
 def test_a_pattern_is_one_where_no_such_file_exists(write):
     first = write("p1.csv", "id,prediction\n1,1\n")
     write("p2.csv", "prediction,id\n0,2\n")
-    assert lowchurn.audit(str(first.parent / "p[12].csv"), ROWS).churn.value == 0
+    assert lowchurn.audit.audit(str(first.parent / "p[12].csv"), ROWS).churn.value == 0
     write("p2.csv", "prediction,ids\n0,2\n")
     with pytest.raises(ValueError, match="must have the same columns"):
-        lowchurn.audit(str(first.parent / "p?.csv"), ROWS)
+        lowchurn.audit.audit(str(first.parent / "p?.csv"), ROWS)
     with pytest.raises(ValueError, match="no file"):
-        lowchurn.audit(str(first.parent / "q*.csv"), ROWS)
+        lowchurn.audit.audit(str(first.parent / "q*.csv"), ROWS)
 
 
 def test_files_of_a_folder_are_read_by_name_and_in_one_type(write):
     folder = write("parts/1.parquet", ROWS.slice(0, 1)).parent
     write("parts/2.parquet", ROWS.slice(1, 1).select(["y", "prediction", "id"]))
-    assert lowchurn.audit(folder, ROWS, label="y").accuracy_old.value == 1
+    assert lowchurn.audit.audit(folder, ROWS, label="y").accuracy_old.value == 1
     fractions = pa.table({"id": [2], "prediction": [0.4], "y": [0]})
     write("parts/2.parquet", fractions)
     with pytest.raises(ValueError, match=r"column 'prediction' is int64 in .*1.parquet.* and double in"):
-        lowchurn.audit(folder, ROWS)
+        lowchurn.audit.audit(folder, ROWS)
     write("parts/2.parquet", fractions.drop_columns("prediction"))
     with pytest.raises(ValueError, match="column 'prediction' is not in all files"):
-        lowchurn.audit(folder, ROWS)
+        lowchurn.audit.audit(folder, ROWS)
     # What has no role may differ.
     write("parts/2.parquet", ROWS.slice(1, 1).append_column("age", pa.array([1.5])))
-    assert lowchurn.audit(folder, ROWS).rows.paired == 2
+    assert lowchurn.audit.audit(folder, ROWS).rows.paired == 2
 
 
 @pytest.fixture
@@ -287,13 +287,13 @@ def database(tmp_path):
 
 
 def test_a_view_is_not_run_unless_asked_for(database):
-    assert lowchurn.audit(f"{database}::plain", ROWS).identical
+    assert lowchurn.audit.audit(f"{database}::plain", ROWS).identical
     for table, words in (("peek", "is a view"), ("computed", "has computed columns")):
         with pytest.raises(ValueError, match=f"{words}.*views=True"):
-            lowchurn.audit(f"{database}::{table}", ROWS)
-        assert lowchurn.audit(f"{database}::{table}", ROWS, views=True).rows.paired == 2
+            lowchurn.audit.audit(f"{database}::{table}", ROWS)
+        assert lowchurn.audit.audit(f"{database}::{table}", ROWS, views=True).rows.paired == 2
     with pytest.raises(ValueError, match="unknown table"):
-        lowchurn.audit(f"{database}::plan", ROWS)
+        lowchurn.audit.audit(f"{database}::plan", ROWS)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_remote_paths_are_refused_unless_asked_for(path, monkeypatch):
     monkeypatch.setattr(Engine, "_open_parquet", lambda self, files: opened.append(files))
     monkeypatch.setattr(Engine, "_open_csv", lambda self, files: opened.append(files))
     with pytest.raises(ValueError, match="is remote.*remote=True"):
-        lowchurn.audit(path, ROWS)
+        lowchurn.audit.audit(path, ROWS)
     assert opened == []
 
 
@@ -320,13 +320,13 @@ def test_the_database_does_not_download_extensions():
 def test_the_folder_of_the_database_goes_on_every_way_out(tmp_path):
     where = {"temp_directory": str(tmp_path)}
     with pytest.raises(ValueError, match="unknown id column") as error:
-        lowchurn.audit(ROWS, ROWS, id="nope", **where)
+        lowchurn.audit.audit(ROWS, ROWS, id="nope", **where)
     assert error is not None  # the error is still known, and with it the frames of the audit
     assert os.listdir(tmp_path) == []
     with pytest.raises(ValueError, match="refused its settings"):
-        lowchurn.audit(ROWS, ROWS, memory_limit="lots", **where)
+        lowchurn.audit.audit(ROWS, ROWS, memory_limit="lots", **where)
     assert os.listdir(tmp_path) == []
-    result = lowchurn.audit(ROWS, ROWS, **where)
+    result = lowchurn.audit.audit(ROWS, ROWS, **where)
     assert len(os.listdir(tmp_path)) == 1
     del result
     gc.collect()
@@ -340,14 +340,14 @@ def test_what_a_killed_audit_leaves_is_cleared_by_the_next(tmp_path):
         import pyarrow as pa
         import lowchurn
         rows = pa.table({"id": [1, 2], "prediction": [1, 0]})
-        audit = lowchurn.audit(rows, rows, temp_directory=sys.argv[1])
+        audit = lowchurn.audit.audit(rows, rows, temp_directory=sys.argv[1])
         os.kill(os.getpid(), signal.SIGKILL)
         """
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert len(os.listdir(tmp_path)) == 1
-    result = lowchurn.audit(ROWS, ROWS, temp_directory=str(tmp_path))
+    result = lowchurn.audit.audit(ROWS, ROWS, temp_directory=str(tmp_path))
     assert len(os.listdir(tmp_path)) == 1
     result.engine.close()
     assert os.listdir(tmp_path) == []
@@ -359,7 +359,7 @@ def test_text_files_beside_a_connection_of_the_caller(write):
     con = ibis.duckdb.connect()
     con.con.register("there", ROWS)
     there = con.table("there")
-    result = lowchurn.audit(there, write("new.csv", "id,prediction\n1,1\n2,1\n"))
+    result = lowchurn.audit.audit(there, write("new.csv", "id,prediction\n1,1\n2,1\n"))
     assert result.churn.value == 0.5
     assert isinstance(result.disputed(), pd.DataFrame)
 
@@ -374,21 +374,21 @@ def test_text_files_beside_a_connection_of_the_caller(write):
 def test_words_for_missing_values_are_missing_among_values_that_are_no_text(write, word, values):
     a, b = values
     old = write("old.csv", f"id,prediction,y\n1,{a},{a}\n2,{b},{a}\n3,{a},{word}\n")
-    result = lowchurn.audit(old, write("new.csv", f"id,prediction\n1,{a}\n2,{a}\n3,{b}\n"), label="y")
+    result = lowchurn.audit.audit(old, write("new.csv", f"id,prediction\n1,{a}\n2,{a}\n3,{b}\n"), label="y")
     assert (result.rows.labelled, result.accuracy_old.value, result.accuracy_new.value) == (2, 0.5, 1.0)
 
 
 def test_words_for_missing_labels_among_text_are_told(write):
     old = write("old.csv", "id,prediction,y\n1,a,a\n2,b,NA\n")
-    result = lowchurn.audit(old, old, label="y")
+    result = lowchurn.audit.audit(old, old, label="y")
     assert result.accuracy_old.value == 0.5
     assert "1 labels are 'NA', which neither model decides for" in result.notes[0]
     decided = write("decided.csv", "id,prediction,y\n1,a,a\n2,NA,NA\n")
-    assert lowchurn.audit(decided, decided, label="y").notes == ()
+    assert lowchurn.audit.audit(decided, decided, label="y").notes == ()
 
 
 def test_two_spellings_of_one_decision_are_told(write):
-    result = lowchurn.audit(write("old.csv", csv(["Yes", "no"])), write("new.csv", csv(["yes ", "no"])))
+    result = lowchurn.audit.audit(write("old.csv", csv(["Yes", "no"])), write("new.csv", csv(["yes ", "no"])))
     assert result.churn.value == 0.5
     assert result.notes == (
         "The old decision 'Yes' and the new one 'yes ' are two classes: they differ in spaces or case.",
@@ -398,23 +398,23 @@ def test_two_spellings_of_one_decision_are_told(write):
 def test_decimal_commas_between_semicolons_are_numbers(write):
     old = write("old.csv", "id;score;w\n1;0,7;1,5\n2;0,2;0,5\n3;0,55;0\n")
     new = write("new.csv", "id;score\n1;0,75\n2;0,6\n3;0,1\n")
-    assert lowchurn.audit(old, new, weight="w").churn.value == 0.25
+    assert lowchurn.audit.audit(old, new, weight="w").churn.value == 0.25
     classes = write("classes.csv", "id;prediction\n1;1,0\n2;0,0\n")
-    assert lowchurn.audit(classes, write("plain.csv", csv(["1", "1"], ids=[1, 2]))).churn.value == 0.5
+    assert lowchurn.audit.audit(classes, write("plain.csv", csv(["1", "1"], ids=[1, 2]))).churn.value == 0.5
     # With both, neither is known to be the decimal point; with commas between the fields it is a thousand or not.
     for text in ("id;score\n1;0,7\n2;0.2\n", 'id,score\n1,"0,7"\n2,"0,2"\n'):
         unclear = write("unclear.csv", text)
         with pytest.raises(ValueError, match="'score' of the old table must hold numbers, got text"):
-            lowchurn.audit(unclear, unclear)
+            lowchurn.audit.audit(unclear, unclear)
     with pytest.raises(ValueError, match="not the number that they spell"):
-        lowchurn.audit(write("o.csv", 'id,prediction\n"1,000",a\n'), write("n.csv", "id,prediction\n1000,a\n"))
+        lowchurn.audit.audit(write("o.csv", 'id,prediction\n"1,000",a\n'), write("n.csv", "id,prediction\n1000,a\n"))
 
 
 @pytest.mark.parametrize("above", ["\n", "\r\n\r\n", "\ufeff", "\ufeffsep=;\r\n", "sep=;\n"])
 def test_lines_above_the_names(write, above):
     end = "\r\n" if "\r" in above else "\n"
     old = write("old.csv", above + "id;prediction\n1;a\n2;b\n".replace("\n", end))
-    result = lowchurn.audit(old, write("new.csv", csv(["a", "a"], ids=[1, 2])))
+    result = lowchurn.audit.audit(old, write("new.csv", csv(["a", "a"], ids=[1, 2])))
     assert (result.rows.paired, result.churn.value) == (2, 0.5)
 
 
@@ -424,7 +424,7 @@ def test_lines_above_the_names(write, above):
 def test_lines_that_end_in_different_ways_are_refused(write, text):
     path = write("old.csv", text)
     with pytest.raises(ValueError, match="its lines end in different ways"):
-        lowchurn.audit(path, path)
+        lowchurn.audit.audit(path, path)
 
 
 def test_packed_files_are_known_by_their_content(write):
@@ -436,21 +436,21 @@ def test_packed_files_are_known_by_their_content(write):
     }
     for name, content in names.items():
         path = write(name, content)
-        assert lowchurn.audit(path, path).rows.paired == 2
+        assert lowchurn.audit.audit(path, path).rows.paired == 2
 
 
 @pytest.mark.parametrize("raw", ["id,prediction\n1,a\n".encode("utf-16"), "id,prediction\n1,é\n".encode("latin-1")])
 def test_other_encodings_are_refused_with_the_remedy(write, raw):
     path = write("old.csv", raw)
     with pytest.raises(ValueError, match="no text in UTF-8. Save it as CSV in UTF-8"):
-        lowchurn.audit(path, path)
+        lowchurn.audit.audit(path, path)
 
 
 def test_columns_that_nobody_asks_for_may_be_anything(write):
     old = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"], "junk": [{1}, "x"], "z": [1j, 2j]})
-    assert lowchurn.audit(old, old[["id", "prediction"]]).rows.paired == 2
+    assert lowchurn.audit.audit(old, old[["id", "prediction"]]).rows.paired == 2
     with pytest.raises(ValueError, match="by column 'junk' must hold plain values, got unknown ones"):
-        lowchurn.audit(old, old, by="junk")
+        lowchurn.audit.audit(old, old, by="junk")
 
 
 def test_tables_in_memory_of_every_type():
@@ -462,12 +462,12 @@ def test_tables_in_memory_of_every_type():
     ):
         old = pa.table({"id": ids, "prediction": pa.array(values, type=type)})
         new = pa.table({"id": ids, "prediction": pa.array([values[0]] * 2, type=type)})
-        assert lowchurn.audit(old, new).churn.value == 0.5
+        assert lowchurn.audit.audit(old, new).churn.value == 0.5
     frame = pd.DataFrame({"id": ids, "prediction": ["a", "b"]})
-    assert lowchurn.audit(frame.set_index("id"), frame).rows.paired == 2  # as in a Parquet file of it
+    assert lowchurn.audit.audit(frame.set_index("id"), frame).rows.paired == 2  # as in a Parquet file of it
     for no_table in (frame["id"], frame.groupby("id"), pa.array(ids), pa.chunked_array([ids])):
         with pytest.raises(ValueError, match="the old table must be a path, a pandas"):
-            lowchurn.audit(no_table, frame)
+            lowchurn.audit.audit(no_table, frame)
 
 
 def test_times_with_a_zone_are_not_compared_without_it(tmp_path):
@@ -475,16 +475,16 @@ def test_times_with_a_zone_are_not_compared_without_it(tmp_path):
         for name, hour in (("o", 1), ("n", 2)):
             con.execute(f"CREATE TABLE {name} AS SELECT 1 AS id, TIMETZ '10:00:00+0{hour}' AS prediction")
     with pytest.raises(ValueError, match="a time of day with a zone"):
-        lowchurn.audit(f"{tmp_path}/x.duckdb::o", f"{tmp_path}/x.duckdb::n")
+        lowchurn.audit.audit(f"{tmp_path}/x.duckdb::o", f"{tmp_path}/x.duckdb::n")
 
 
 def test_decimals_beside_floats():
     whole = pa.table({"id": [1, 2], "prediction": pa.array([Decimal("1.00"), Decimal("2.00")])})
     floats = pa.table({"id": [1, 2], "prediction": [1.0, 3.0]})
-    assert lowchurn.audit(whole, floats).churn.value == 0.5
+    assert lowchurn.audit.audit(whole, floats).churn.value == 0.5
     parts = pa.table({"id": [1, 2], "prediction": pa.array([Decimal("1.10"), Decimal("2.00")])})
     with pytest.raises(ValueError, match="not exact as floats"):
-        lowchurn.audit(parts, floats)
+        lowchurn.audit.audit(parts, floats)
 
 
 def test_files_of_a_folder_may_store_the_same_values_in_other_types(write):
@@ -496,11 +496,11 @@ def test_files_of_a_folder_may_store_the_same_values_in_other_types(write):
     for i, part in enumerate(parts):
         folder = write(f"parts/{i}.parquet", part).parent
     new = pa.table({"id": [1, 2, 3], "prediction": ["a", "a", "b"]})
-    result = lowchurn.audit(folder, new, label="y")
+    result = lowchurn.audit.audit(folder, new, label="y")
     assert (result.rows.labelled, result.churn.value, result.accuracy_old.value) == (1, 1 / 3, 1.0)
 
 
 def test_pipes_are_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "rows.csv")
     with pytest.raises(ValueError, match="is no file, and tables are read twice"):
-        lowchurn.audit(tmp_path / "rows.csv", pa.table({"id": [1], "prediction": [1]}))
+        lowchurn.audit.audit(tmp_path / "rows.csv", pa.table({"id": [1], "prediction": [1]}))

@@ -100,7 +100,7 @@ def test_a_plan_without_disagreements_or_rows_enough():
 @pytest.fixture
 def audited(tables):
     old, new = tables
-    return lowchurn.audit(old.drop(columns="y"), new), old, new
+    return lowchurn.audit.audit(old.drop(columns="y"), new), old, new
 
 
 def test_the_export_is_random_shuffled_and_blind(audited):
@@ -126,7 +126,7 @@ def test_answers_come_back(audited, tmp_path):
     table = audit.disputed()
     table["label"] = table.id.map(truth)
     full = audit.with_labels(table)
-    known = lowchurn.audit(old, new, label="y")
+    known = lowchurn.audit.audit(old, new, label="y")
     assert full.accuracy_change.value == pytest.approx(known.accuracy_change.value)
     assert full.accuracy_change.low == pytest.approx(known.accuracy_change.low)
     path = tmp_path / "answers.csv"
@@ -151,20 +151,20 @@ def test_answers_to_rows_that_agree_are_counted_and_unknown_ones_refused(audited
 
 def test_numbers_and_truth_values_typed_by_hand_are_understood():
     old = pd.DataFrame({"id": [1, 2, 3], "prediction": [0, 0, 0]})
-    audit = lowchurn.audit(old, old.assign(prediction=[1, 1, 0]))
+    audit = lowchurn.audit.audit(old, old.assign(prediction=[1, 1, 0]))
     answers = pd.DataFrame({"id": [1, 2], "label": ["1.0", "0"]})
     review = audit.with_labels(answers)
     assert (review.fixed.value, review.broken.value) == (0.5, 0.5)
     with pytest.raises(ValueError, match="'yes' in row 0 of the answers is no class of the decisions"):
         audit.with_labels(answers.assign(label="yes"))
-    truths = lowchurn.audit(old.assign(prediction=False), old.assign(prediction=[True, True, False]))
+    truths = lowchurn.audit.audit(old.assign(prediction=False), old.assign(prediction=[True, True, False]))
     assert truths.with_labels(pd.DataFrame({"id": [1], "label": [True]})).fixed.value == 1
 
 
 def test_weights_scale_the_change(tables):
     old, new = tables
-    audit = lowchurn.audit(old.drop(columns="y"), new, weight="w")
-    known = lowchurn.audit(old, new, label="y", weight="w")
+    audit = lowchurn.audit.audit(old.drop(columns="y"), new, weight="w")
+    known = lowchurn.audit.audit(old, new, label="y", weight="w")
     answers = audit.disputed()
     answers["label"] = answers.id.map(old.set_index("id").y)
     review = audit.with_labels(answers)

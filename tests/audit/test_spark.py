@@ -36,12 +36,12 @@ def test_spark_and_duckdb_give_the_same_numbers(spark, tmp_path, grouped):
     arguments = {"label": "y", "by": ["country", "age"], "weight": "w", "bootstrap": 100}
     if grouped:
         arguments["group"] = "customer"
-    here = lowchurn.audit(old, new, **arguments)
+    here = lowchurn.audit.audit(old, new, **arguments)
     tables = []
     for name, frame in (("old", old), ("new", new)):
         frame.to_parquet(tmp_path / f"{name}.parquet", index=False)
         tables.append(spark.read_parquet(str(tmp_path / f"{name}.parquet"), table_name=f"{name}_{grouped}"))
-    there = lowchurn.audit(*tables, **arguments)
+    there = lowchurn.audit.audit(*tables, **arguments)
     for part in ("rows", "estimates", "soft", "slices", "drivers", "flip_matrix", "classes"):
         assert flat(there.to_dict()[part]) == pytest.approx(flat(here.to_dict()[part])), part
     answers = there.disputed(5)
@@ -57,5 +57,5 @@ def test_spark_refuses_what_duckdb_refuses(spark, tmp_path):
         frame.to_parquet(tmp_path / f"{name}.parquet", index=False)
         tables.append(spark.read_parquet(str(tmp_path / f"{name}.parquet"), table_name=f"short_{name}"))
     with pytest.raises(ValueError, match="2 ids are only in the old table"):
-        lowchurn.audit(*tables)
-    assert lowchurn.audit(*tables, on_mismatch="inner").rows.paired == 48
+        lowchurn.audit.audit(*tables)
+    assert lowchurn.audit.audit(*tables, on_mismatch="inner").rows.paired == 48

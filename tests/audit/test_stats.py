@@ -75,11 +75,18 @@ def test_the_rows_needed_settle_it_and_fewer_do_not(value, limit):
     def interval(size):
         return proportion(value, round(size), 0.95, effective=size)
 
-    needed = stats.rows_needed(proportion(value, 100), limit, 0.95, interval)
+    needed = stats.rows_needed(proportion(value, 100), limit, interval)
 
     def open_(n):
         return interval(n).low <= limit < interval(n).high
 
     assert not open_(needed)
     assert open_(0.9 * needed)
-    assert stats.rows_needed(proportion(limit, 100), limit, 0.95, interval) == math.inf
+    assert stats.rows_needed(proportion(limit, 100), limit, interval) == math.inf
+
+
+def test_units_are_worth_what_their_variance_shows():
+    assert stats.mcnemar_units(np.array([1.0, -1.0, 2.0, 0.0])).p_value == pytest.approx(0.414, abs=1e-3)
+    assert stats.effective_pairs(0.02, 0.02, 0.04 / 500, kish=900.0) == pytest.approx(500)
+    assert stats.effective_pairs(0.0, 0.0, 0.0, kish=900.0) == 900
+    assert stats.few_units(10, 0.95) == pytest.approx((1.959964 / 2.262157) ** 2, rel=1e-5)

@@ -123,7 +123,7 @@ def test_bad_calls_are_refused():
     members = trained_models(FCN, 2)
     with pytest.raises(ValueError, match="at least one group, got none"):
         average(members, [])
-    with pytest.raises(ValueError, match="group 1 must hold at least one model number from 0 to 1"):
+    with pytest.raises(ValueError, match="group 1 must contain at least one model number from 0 to 1"):
         average(members, [[0], [2]])
     with pytest.raises(ValueError, match="shares must have one entry for each of 2 groups, got 1"):
         average(members, [[0], [1]], shares=[0.0])

@@ -89,7 +89,7 @@ def test_fused_convolutions_give_the_gradients_of_plain_ones(shape):
     targets = torch.tensor(rng.dirichlet(np.ones(3), size=(6, 20)), device=device, dtype=torch.float32)
     weights = torch.tensor(rng.uniform(size=(6, 20)), device=device, dtype=torch.float32)
     stacks = {
-        precision: ConvnetStack(network, params, Settings(device, torch.float32, precision=precision))
+        precision: ConvnetStack(params, Settings(device, torch.float32, precision=precision))
         for precision in ("ieee", "bfloat16")
     }
     for stack in stacks.values():
@@ -97,7 +97,7 @@ def test_fused_convolutions_give_the_gradients_of_plain_ones(shape):
         stack.step(x, targets, weights, None)  # 20 rows: a partial batch, which the kernels pad
     assert stacks["bfloat16"].kernels is not None
     assert stacks["ieee"].kernels is None
-    moments = {p: stack.store.views(stack.first) for p, stack in stacks.items()}
+    moments = {p: stack.layout.views(stack.moments[0]["flat"]) for p, stack in stacks.items()}
     for name, exact in moments["ieee"].items():
         error = (moments["bfloat16"][name] - exact).norm() / exact.norm()
         assert error < 0.15, f"{name}: {error}"  # bfloat16 keeps 8 bits, and rounding moves some winners of a pool

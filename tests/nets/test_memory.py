@@ -13,7 +13,7 @@ from lowchurn.bench._room import Room
 from lowchurn.bench._run import run
 from lowchurn.bench._store import Store
 from lowchurn.nets import Task, _memory, train
-from lowchurn.nets._memory import free_memory
+from lowchurn.nets._memory import free_memory, in_words
 from lowchurn.nets.networks import fcn
 from lowchurn.strategies import ColdStart, WarmStart, plan
 
@@ -32,6 +32,10 @@ def system(tmp_path, monkeypatch):
     monkeypatch.setattr(_memory, "PROC", tmp_path / "proc")
     monkeypatch.setattr(_memory, "CGROUPS", tmp_path / "cgroup")
     return tmp_path
+
+
+def test_bytes_in_words():
+    assert [in_words(3 * GIB), in_words(5e6)] == ["3.0 GiB", "4.8 MiB"]
 
 
 def test_the_machine_is_asked(system, monkeypatch):

@@ -1,12 +1,15 @@
-"""Fast paths against the path of any module, over many shapes."""
+"""Fast paths against the path of any module, over many shapes; gradients; what a stack takes in memory."""
+
+import gc
 
 import numpy as np
 import pytest
 import torch
 
 from lowchurn.nets import Task, train
-from lowchurn.nets._losses import batch_gradient, target_gradient, twin_gradient
-from lowchurn.nets.networks import convnet, fcn
+from lowchurn.nets._losses import batch_gradient, target_loss
+from lowchurn.nets.networks import convnet, fcn, transformer
+from tests.nets.slow_twin import pair_loss
 
 SHAPES = [(1, 1, 2), (1, 130, 2), (3, 17, 5), (20, 1000, 2), (110, 33, 26), (7, 129, 3)]
 
@@ -58,8 +61,8 @@ def test_gradients_at_the_logits_are_those_of_autograd(squared):
     logits = torch.randn(4, 6, 3, dtype=torch.float64, requires_grad=True)
     targets, weights = torch.rand(4, 6, 3).double(), torch.rand(4, 6).double()
     coupling = torch.tensor([0.3, 0.8], dtype=torch.float64)
-    own = target_gradient(logits, targets, squared)[0]
-    between = twin_gradient(logits[::2], logits[1::2], squared)[0].repeat_interleave(2, dim=0)
+    own = target_loss(logits, targets, squared)
+    between = pair_loss(logits[::2], logits[1::2], squared).repeat_interleave(2, dim=0)
     share = coupling.repeat_interleave(2).view(-1, 1)
     # each pair's loss between the two counts once, though both rows of the table hold it
     same = weights.view(2, 2, 6)[:, :1].expand(2, 2, 6).reshape(4, 6)  # twins share their rows' weights
@@ -67,6 +70,36 @@ def test_gradients_at_the_logits_are_those_of_autograd(squared):
     (expected,) = torch.autograd.grad(loss, logits)
     got = batch_gradient(logits.detach(), targets, same, squared, coupling)
     torch.testing.assert_close(got, expected)
+
+
+def bytes_held():
+    """Bytes of all tensors that are reachable now, each storage once."""
+    gc.collect()
+    storages = [
+        one.untyped_storage() for one in gc.get_objects() if issubclass(type(one), torch.Tensor) and not one.is_meta
+    ]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+OF_ALL_KINDS = {
+    "fcn": (lambda: fcn(5000, inputs=8, classes=3), (8,), 0),
+    "convnet": (lambda: convnet(2, shape=(12, 12, 1), classes=3), (12, 12, 1), 1),  # one copy, laid out for products
+    "transformer": (lambda: transformer(1, length=4, classes=3, vocabulary=3000), (4,), 1),
+    "any module": (lambda: torch.nn.Sequential(torch.nn.Linear(8, 5000), torch.nn.Linear(5000, 3)), (8,), 0),
+}
+
+
+@pytest.mark.parametrize("kind", OF_ALL_KINDS)
+def test_models_that_only_predict_have_no_optimiser_state(kind):
+    make, shape, copies = OF_ALL_KINDS[kind]
+    rng = np.random.default_rng(0)
+    X = rng.integers(3000, size=(12, 4)) if kind == "transformer" else rng.normal(size=(12, *shape))
+    task = Task(np.arange(6), np.eye(3)[np.arange(6) % 3], np.arange(6, 9), np.eye(3)[np.arange(3)])
+    trained = train(make(), X, [task] * 2, epochs=1, device="cpu")
+    weights = sum(value.nbytes for value in trained.state.values())
+    before = bytes_held()
+    trained.predict(X)  # the stack that predicts is kept for the next call
+    assert copies * weights <= bytes_held() - before < (copies + 0.5) * weights
 
 
 def test_float32_kernels_notice_what_diverges():

@@ -44,7 +44,7 @@ def tables(rows=3000, seed=3, labelled=True):
 def audited(labelled=True, **options):
     old, new = tables(labelled=labelled)
     given = {"label": "income"} if labelled else {}
-    found = lowchurn.audit(
+    found = lowchurn.audit.audit(
         old,
         new,
         id="application_number",
@@ -70,7 +70,7 @@ def plain(rows=300, names=("approve", "refer to a person", "decline"), shifted=T
     """Decisions alone: no labels, probabilities or slices."""
     at = np.arange(rows)
     old = pd.DataFrame({"id": at, "prediction": np.array(names)[at % 3]})
-    return lowchurn.audit(old, old.assign(prediction=np.array(names)[(at + (at % 41 == 0) * shifted) % 3]))
+    return lowchurn.audit.audit(old, old.assign(prediction=np.array(names)[(at + (at % 41 == 0) * shifted) % 3]))
 
 
 def record(strategy, setting, churn, gain, rows=4000, **more):

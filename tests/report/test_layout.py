@@ -233,7 +233,7 @@ def test_id_and_slices_called_old_new_label_and_kind_do_not_corrupt_the_table():
         }
     )
     new = old[["old"]].assign(prediction=["no" if i < 10 else "yes" for i in range(rows)])
-    found = lowchurn.audit(old, new, id="old", prediction="prediction", label="y", by=["label", "new", "kind"])
+    found = lowchurn.audit.audit(old, new, id="old", prediction="prediction", label="y", by=["label", "new", "kind"])
     part = re.search(r'id="flip-table".*?</table>', html_page(found), re.S).group(0)
     heads = re.findall(r"<button[^>]*>(.*?)</button>", part)
     table = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in part.split("<tbody>")[1].split("</tr>")[:-1]]

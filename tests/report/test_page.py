@@ -1,15 +1,17 @@
 """The page: whole, escaped, and alive in a real browser."""
 
 import shutil
+import sys
 from html.parser import HTMLParser
 
+import jinja2
 import numpy as np
 import pandas as pd
 import pytest
 
 import lowchurn
+from lowchurn._html import environment, words
 from lowchurn.report import html_page, write_html
-from lowchurn.report._markup import Markup, tag, text
 
 EVIL = "<script>window.hacked = true</script><img src=x onerror='window.hacked = true'>"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -31,7 +33,7 @@ def audit_with_evil(rows=1500, seed=0, **options):
         }
     )
     new = pd.DataFrame({"id": old.id, "score": moved})
-    return lowchurn.audit(old, new, label="y", by=["country", "age"], classes=list(names), **options)
+    return lowchurn.audit.audit(old, new, label="y", by=["country", "age"], classes=list(names), **options)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ def test_the_verdict_comes_first_and_every_section_is_there(page):
 
 def test_sections_without_data_are_left_out():
     rows = pd.DataFrame({"id": range(5), "prediction": list("abcab")})
-    page = html_page(lowchurn.audit(rows, rows))
+    page = html_page(lowchurn.audit.audit(rows, rows))
     for name in ("slices", "drivers", "scores", "frontier"):
         assert f'id="{name}"' not in page
     assert "identical to the base" in page
@@ -104,16 +106,41 @@ def test_many_classes_slices_and_long_values_stay_small():
         {"id": range(n), "prediction": rng.integers(0, 200, n), "s": [f"{i % 900} " + "x" * 300 for i in range(n)]}
     )
     new = old[["id"]].assign(prediction=rng.integers(0, 200, n))
-    audit = lowchurn.audit(old, new, by="s", sample=1000)
+    audit = lowchurn.audit.audit(old, new, by="s", sample=1000)
     page = html_page(audit, audit.gate(slices={"*": {"max_churn": 0.5}}))
     assert len(page.encode()) < 2_000_000
     assert "classes with fewer flips are not shown" in page
 
 
-def test_markup_escapes_text_and_attributes():
-    assert tag("p", "<b>", title='"&<') == '<p title="&quot;&amp;&lt;">&lt;b&gt;</p>'
-    assert text("\x00\ud800") == "\ufffd\ufffd"
-    assert tag("p", Markup("<i></i>"), None, ["a", ("b",)]) == "<p><i></i>ab</p>"
+def rendered(source, **values):
+    return environment().from_string(source).render(values)
+
+
+def test_templates_escape_text_and_attributes():
+    page = rendered('<p title="{{ title }}">{{ it }}{{ it|words }}</p>', it="<b>", title='"&<')
+    assert page == '<p title="&#34;&amp;&lt;">&lt;b&gt;&lt;b&gt;</p>'
+    assert rendered("{{ it }}{{ it|words }}", it="\x00\ud800") == "\ufffd" * 4
+    assert rendered("{{ it|words }}", it=words("a-b")) == '<span class="whole">a-b</span>'
+
+
+def test_a_name_without_a_value_is_an_error():
+    with pytest.raises(jinja2.UndefinedError, match="title"):
+        rendered("{{ title }}")
+    with pytest.raises(jinja2.UndefinedError, match="title"):
+        rendered("{{ title|words }}")
+
+
+def test_short_words_stay_whole_and_long_ones_break_after_a_separator():
+    assert words("in Some-college") == 'in <span class="whole">Some-college</span>'
+    long = '<span class="long">/<wbr>data/<wbr>release/<wbr>candidate.<wbr>parquet</span>'
+    assert words("/data/release/candidate.parquet") == long
+
+
+def test_without_jinja_the_error_names_the_extra(monkeypatch):
+    environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=r'pip install "lowchurn\[report\]"'):
+        environment()
 
 
 def test_the_notebook_view_is_escaped(audit):

@@ -16,7 +16,8 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from xgboost import XGBClassifier
 
 from lowchurn import LowChurnClassifier
-from lowchurn.retrain._columns import choose_columns, feature_names, text_columns
+from lowchurn.estimator._production import feature_names
+from lowchurn.retrain._columns import choose_columns, text_columns
 
 X = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["age", "size"])
 Y = (X["age"] > 0).astype(int).to_numpy()

@@ -22,7 +22,8 @@ from sklearn.pipeline import Pipeline
 
 import lowchurn
 from lowchurn import LowChurnClassifier, cli
-from lowchurn.retrain import _command, choose_estimator
+from lowchurn.retrain import _command
+from lowchurn.retrain._estimators import choose_estimator
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowchurn.retrain import read_rows
+from lowchurn.retrain._tables import read_rows
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import make_classification
 
 import lowchurn
-from lowchurn.retrain import read_rows
+from lowchurn.retrain._tables import read_rows
 from tests.stress.oracle import count
 from tests.stress.running import run_clean
 

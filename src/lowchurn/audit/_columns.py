@@ -8,26 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowchurn._checks import check_number, unknown_name
 from lowchurn.audit._exact import (
     NUMBERS,
     Check,
     ColumnType,
+    DataType,
     Part,
-    class_value,
+    alike_as_text,
     common_type,
     kind_of,
-    type_of_classes,
 )
+from lowchurn.audit._values import class_value, type_of_classes
 
-# Names that are taken for the prediction where the caller says nothing, in this order.
+if TYPE_CHECKING:
+    from lowchurn.audit._settings import Settings
+
+# Names that are taken for the prediction where the caller gives none, in this order.
 PREDICTION_NAMES = ("prediction", "predicted", "pred", "y_pred", "yhat", "decision", "predicted_label")
 SCORE_NAMES = ("score", "proba", "probability", "prob", "y_score")
 PROBA_PREFIXES = ("proba_", "prob_", "p_")
 
 Schema = Mapping[str, ColumnType]
+Schemas = Mapping[str, Schema]  # of the "old" and the "new" table
 # Kinds that are no plain values.
 NO_VALUES = {"nested", "unknown"}
 SHOWN = 10  # names in a message
@@ -35,7 +40,7 @@ SHOWN = 10  # names in a message
 
 @dataclass(frozen=True)
 class Predicted:
-    """How one side tells its decision: a label column, a score with a threshold, or a probability a class."""
+    """Where the decision of one side stands: a label column, a score with a threshold, or a probability per class."""
 
     label: str | None = None
     score: str | None = None
@@ -47,7 +52,7 @@ class Predicted:
         return tuple(c for c in (self.label, self.score, *self.proba) if c is not None)
 
     def words(self) -> str:
-        """For the report: where the decision came from."""
+        """Where the decision came from, for the report."""
         if self.label is not None:
             return f"column {self.label!r}"
         if self.score is not None:
@@ -59,7 +64,8 @@ class Predicted:
 class Columns:
     """The resolved meaning of the columns of both tables."""
 
-    id: tuple[str, ...]
+    id: Mapping[str, str]
+    """The key columns, and the type in which each is compared."""
     old: Predicted
     new: Predicted
     classes: tuple[Any, ...]
@@ -71,17 +77,18 @@ class Columns:
     group: str | None = None
     by: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    id_types: tuple[str, ...] = ()
-    """The type of each key column."""
     checks: tuple[Check, ...] = ()
     """What has to be true of the values so that comparisons are exact."""
     classes_given: bool = True
     """The classes were named, by the caller or by columns; otherwise they are the usual ones of a score."""
 
+    def side(self, side: str) -> Predicted:
+        """The decision of the ``"old"`` or the ``"new"`` table."""
+        return self.old if side == "old" else self.new
+
     def used(self, side: str, names: Iterable[str]) -> list[str]:
         """The columns of a side that have a role, of those that it has."""
-        told: Predicted = getattr(self, side)
-        roles = (*self.id, *told.columns, self.label, self.weight, self.group, *self.by, *self.features)
+        roles = (*self.id, *self.side(side).columns, self.label, self.weight, self.group, *self.by, *self.features)
         present = set(names)
         return list(dict.fromkeys(name for name in roles if name is not None and name in present))
 
@@ -91,7 +98,7 @@ class Columns:
         return bool((self.old.proba or self.old.score) and (self.new.proba or self.new.score))
 
 
-def as_names(name: str, value: Any) -> tuple[str, ...]:
+def as_names(name: str, value: object) -> tuple[str, ...]:
     """One name or several."""
     if value is None:
         return ()
@@ -112,114 +119,99 @@ def as_pair(value: Any) -> tuple[Any, Any]:
     return value, value
 
 
-def resolve(
-    old: Schema,
-    new: Schema,
-    *,
-    id: Any,
-    label: str | None,
-    by: Any,
-    features: Any,
-    weight: str | None,
-    group: str | None,
-    prediction: Any,
-    score: Any,
-    threshold: Any,
-    proba: Any,
-    classes: Sequence[Any] | None,
-) -> Columns:
-    """Settle the names; a wrong one is refused, naming the near ones."""
-    keys = as_names("id", id)
-    if not keys:
-        raise ValueError("audit: id must name the key column(s), got none. Rows are joined on keys, never on position.")
-    for side, schema in (("old", old), ("new", new)):
-        for key in keys:
-            if key not in schema:
-                raise unknown_name("audit", f"id column in the {side} table", key, schema)
-    id_types, checks = _id_types(keys, old, new)
-    slices, bins = as_names("by", by), as_names("features", features)
-    bins = tuple(b for b in bins if b not in slices)
-    for role, names in (
-        ("label", as_names("label", label)),
-        ("weight", as_names("weight", weight)),
-        ("group", as_names("group", group)),
-        ("by", slices),
-        ("features", bins),
-    ):
-        for name in names:
-            if name not in old and name not in new:
-                raise unknown_name("audit", f"{role} column", name, {*old, *new})
-            if name in old and name in new and role not in {"by", "label"}:
-                _same_kind(role, name, old[name].kind, new[name].kind, NUMBERS)
-            for schema in (old, new):
-                if name in schema:
-                    _check_plain(role, name, schema[name])
-    if weight is not None and (kind := (new if weight in new else old)[weight].kind) not in NUMBERS:
-        raise ValueError(f"audit: weight column {weight!r} must hold numbers, got {kind}.")
-    reserved = {*keys, *slices, *bins, *(n for n in (label, weight, group) if n)}
-    limits = as_pair(threshold)
-    for value in limits:
-        check_number("audit", "threshold", value, float("-inf"), float("inf"))
-    named = {"prediction": as_pair(prediction), "score": as_pair(score)}
-    probas, found_classes = _proba(old, new, proba, classes, reserved, explicit=bool(prediction or score))
-    sides = []
-    for i, (side, schema, other) in enumerate((("old", old, new), ("new", new, old))):
-        sides.append(
-            _predicted(side, schema, other, named["prediction"][i], named["score"][i], limits[i], probas, reserved)
-        )
-    parts = [
-        Part(f"{side} decision", side, told.label, schema[told.label])
-        for side, schema, told in zip(("old", "new"), (old, new), sides, strict=True)
-        if told.label
-    ]
-    if label is not None:
-        held = [(side, schema) for side, schema in (("new", new), ("old", old)) if label in schema]
-        words = "label" if len(held) == 1 else "label of the {} table"
-        parts += [Part(words.format(side), side, label, schema[label]) for side, schema in held]
-    answer, more = common_type(parts)
+def resolve(old: Schema, new: Schema, settings: Settings) -> Columns:
+    """The meaning of the columns; a wrong name is refused, with the near ones."""
+    schemas = {"old": old, "new": new}
+    keys = as_names("id", settings.id)
+    key_types, key_checks = _key_types(keys, schemas)
+    label, weight, group = settings.label, settings.weight, settings.group
+    by, features = _check_roles(schemas, settings)
+    reserved = {*keys, *by, *features, *(name for name in (label, weight, group) if name)}
+    probas, classes = _proba(schemas, settings, reserved)
+    sides = _sides(schemas, settings, probas, reserved)
+    parts = _answer_parts(schemas, sides, label)
+    answer, checks = common_type(parts)
     known = any(part.type.kind != "null" for part in parts)
-    given = classes is not None or found_classes is not None
-    if found_classes is None:
-        found_classes = tuple(classes) if classes is not None else _binary_classes(kind_of(answer), sides, known)
-    if any(p.score for p in sides) and len(found_classes) != 2:
-        raise ValueError(f"audit: a score needs two classes (negative, positive), got {list(found_classes)}.")
-    if found_classes and not known:
-        answer = type_of_classes(found_classes)
+    given = settings.classes is not None or classes is not None
+    if classes is None:
+        named = settings.classes
+        classes = tuple(named) if named is not None else _binary_classes(kind_of(answer), sides, known)
+    if any(side.score for side in sides) and len(classes) != 2:
+        raise ValueError(f"audit: a score needs two classes (negative, positive), got {list(classes)}.")
+    if classes and not known:
+        answer = type_of_classes(classes)
     return Columns(
-        keys,
-        sides[0],
-        sides[1],
-        _fit_classes(answer, found_classes),
-        str(answer),
-        label,
-        weight,
-        group,
-        slices,
-        bins,
-        id_types,
-        (*checks, *more),
-        given,
+        id=key_types,
+        old=sides[0],
+        new=sides[1],
+        classes=_fit_classes(answer, classes),
+        answer=str(answer),
+        label=label,
+        weight=weight,
+        group=group,
+        by=by,
+        features=features,
+        checks=(*key_checks, *checks),
+        classes_given=given,
     )
 
 
-def _id_types(keys: Sequence[str], old: Schema, new: Schema) -> tuple[tuple[str, ...], tuple[Check, ...]]:
-    types: list[str] = []
+def _key_types(keys: Sequence[str], schemas: Schemas) -> tuple[dict[str, str], list[Check]]:
+    """The type in which each key column is compared, and the checks of values that this rests on."""
+    if not keys:
+        raise ValueError("audit: id must name the key column(s), got none. Rows are joined on keys, never on position.")
+    for side, schema in schemas.items():
+        for key in keys:
+            if key not in schema:
+                raise unknown_name("audit", f"id column in the {side} table", key, schema)
+    types: dict[str, str] = {}
     checks: list[Check] = []
     for key in keys:
-        parts = [Part(f"{side} id", side, key, schema[key]) for side, schema in (("old", old), ("new", new))]
+        parts = [Part(f"{side} id", side, key, schema[key]) for side, schema in schemas.items()]
         for part in parts:
             _check_plain("id", key, part.type)
-        kinds = {part.type.kind for part in parts}
-        if "text" not in kinds or not any(part.type.written for part in parts):
-            _same_kind("id", key, old[key].kind, new[key].kind)
-        try:
-            common, more = common_type(parts)
-        except ValueError:
-            _same_kind("id", key, old[key].kind, new[key].kind)
-            raise
-        types.append(str(common))
+        if not alike_as_text(parts):
+            _same_kind("id", key, schemas)
+        common, more = common_type(parts)
+        types[key] = str(common)
         checks += more
-    return tuple(types), tuple(checks)
+    return types, checks
+
+
+def _check_roles(schemas: Schemas, settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Check the columns that are neither ids nor decisions; the names of the slice and the feature columns."""
+    named: dict[str, tuple[str, ...]] = {}
+    for role in ("label", "weight", "group"):
+        name = getattr(settings, role)
+        if not isinstance(name, str | None):
+            raise ValueError(f"audit: {role} must be one column name, got {name!r}.")
+        named[role] = () if name is None else (name,)
+    by = named["by"] = as_names("by", settings.by)
+    named["features"] = tuple(name for name in as_names("features", settings.features) if name not in by)
+    for role, names in named.items():
+        for name in names:
+            types = [schema[name] for schema in schemas.values() if name in schema]
+            if not types:
+                raise unknown_name("audit", f"{role} column", name, {*schemas["old"], *schemas["new"]})
+            if len(types) == 2 and role not in {"by", "label"}:
+                _same_kind(role, name, schemas, NUMBERS)
+            for type in types:
+                _check_plain(role, name, type)
+            if role == "weight" and types[-1].kind not in NUMBERS:
+                raise ValueError(f"audit: weight column {name!r} must hold numbers, got {types[-1].kind}.")
+    return by, named["features"]
+
+
+def _answer_parts(schemas: Schemas, sides: Sequence[Predicted], label: str | None) -> list[Part]:
+    """The columns of labels and decisions, which are compared with each other."""
+    parts = [
+        Part(f"{side} decision", side, predicted.label, schema[predicted.label])
+        for (side, schema), predicted in zip(schemas.items(), sides, strict=True)
+        if predicted.label
+    ]
+    held = [side for side in ("new", "old") if label is not None and label in schemas[side]]
+    words = "label" if len(held) == 1 else "label of the {} table"
+    return [*parts, *(Part(words.format(side), side, str(label), schemas[side][str(label)]) for side in held)]
 
 
 def _check_plain(role: str, name: str, type: ColumnType) -> None:
@@ -231,46 +223,55 @@ def _check_plain(role: str, name: str, type: ColumnType) -> None:
         )
 
 
-def _same_kind(role: str, name: str, old: str, new: str, alike: Iterable[str] = ()) -> None:
-    if old != new and "null" not in (old, new) and not (old in alike and new in alike):
+def _same_kind(role: str, name: str, schemas: Schemas, alike: Iterable[str] = ()) -> None:
+    kinds = [schema[name].kind for schema in schemas.values()]
+    if len({*kinds} - {"null"}) > 1 and not {*kinds} <= {*alike}:
         raise ValueError(
             f"audit: {role} column {name!r} must have the same type in both tables, "
-            f"got {old} in the old and {new} in the new one. Convert one side."
+            f"got {kinds[0]} in the old and {kinds[1]} in the new one. Convert one side."
         )
 
 
-def _proba(
-    old: Schema, new: Schema, proba: Any, classes: Sequence[Any] | None, reserved: set[str], explicit: bool
-) -> tuple[tuple[str, ...], tuple[Any, ...] | None]:
+def _proba(schemas: Schemas, settings: Settings, reserved: set[str]) -> tuple[tuple[str, ...], tuple[Any, ...] | None]:
     """The probability columns, named or found by their prefix, and the classes that they stand for."""
+    proba, classes = settings.proba, settings.classes
     if isinstance(proba, Mapping):
-        names, found = tuple(map(str, proba.values())), tuple(proba)
+        names = tuple(map(str, proba.values()))
     elif proba is not None:
         names = as_names("proba", proba)
-        found = tuple(classes) if classes is not None else _without_prefix(names)
     else:
-        for prefix in PROBA_PREFIXES:
-            names = tuple(c for c in new if c.startswith(prefix) and c in old and c not in reserved and c != prefix)
-            if len(names) >= 2:
-                break
-        else:
+        names = _found_proba(schemas, reserved)
+        decided = bool(settings.prediction or settings.score)
+        if not names or (decided and any(s[c].kind not in NUMBERS for s in schemas.values() for c in names)):
             return (), None
-        if explicit and any(schema[c].kind not in NUMBERS for schema in (old, new) for c in names):
-            return (), None
-        found = tuple(classes) if classes is not None else _without_prefix(names)
+    found = (
+        tuple(proba) if isinstance(proba, Mapping) else _without_prefix(names) if classes is None else tuple(classes)
+    )
     if len(names) < 2:
         raise ValueError(f"audit: proba must name a column for each of at least two classes, got {list(names)}.")
     if len(found) != len(names):
         raise ValueError(
             f"audit: classes must name one class for each of {len(names)} proba columns, got {len(found)}."
         )
-    for side, schema in (("old", old), ("new", new)):
+    for side, schema in schemas.items():
         for name in names:
-            if name not in schema:
-                raise unknown_name("audit", f"proba column in the {side} table", name, schema)
-            if (kind := schema[name].kind) not in NUMBERS:
-                raise ValueError(f"audit: proba column {name!r} must hold numbers, got {kind} in the {side} table.")
+            _check_column("proba", side, schema, name)
     return names, found
+
+
+def _found_proba(schemas: Schemas, reserved: set[str]) -> tuple[str, ...]:
+    for prefix in PROBA_PREFIXES:
+        named = [c for c in schemas["new"] if c.startswith(prefix) and c != prefix and c not in reserved]
+        if len(found := tuple(c for c in named if c in schemas["old"])) >= 2:
+            return found
+    return ()
+
+
+def _check_column(role: str, side: str, schema: Schema, name: str) -> None:
+    if name not in schema:
+        raise unknown_name("audit", f"{role} column in the {side} table", name, schema)
+    if role != "prediction" and (kind := schema[name].kind) not in NUMBERS:
+        raise ValueError(f"audit: {role} column {name!r} must hold numbers, got {kind} in the {side} table.")
 
 
 def _without_prefix(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -280,42 +281,54 @@ def _without_prefix(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def _sides(
+    schemas: Schemas, settings: Settings, proba: tuple[str, ...], reserved: set[str]
+) -> tuple[Predicted, Predicted]:
+    """Where the decisions of both tables stand."""
+    limits = as_pair(settings.threshold)
+    for limit in limits:
+        check_number("audit", "threshold", limit, float("-inf"), float("inf"))
+    named = zip(schemas.items(), as_pair(settings.prediction), as_pair(settings.score), limits, strict=True)
+    old, new = (
+        Predicted(*_predicted(side, schema, prediction, score, proba, reserved), limit, proba)
+        for (side, schema), prediction, score, limit in named
+    )
+    return old, new
+
+
 def _predicted(
     side: str,
     schema: Schema,
-    other: Schema,
     prediction: str | None,
     score: str | None,
-    threshold: float,
     proba: tuple[str, ...],
     reserved: set[str],
-) -> Predicted:
+) -> tuple[str | None, str | None]:
+    """The columns of the label and of the score, named or found."""
     for role, name in (("prediction", prediction), ("score", score)):
-        if name is not None and name not in schema:
-            raise unknown_name("audit", f"{role} column in the {side} table", name, schema)
-    if score is not None and (kind := schema[score].kind) not in NUMBERS:
-        raise ValueError(f"audit: score column {score!r} must hold numbers, got {kind} in the {side} table.")
+        if name is not None:
+            _check_column(role, side, schema, name)
+    free = [name for name in schema if name not in reserved]
     if prediction is None and score is None:
-        prediction = next((n for n in PREDICTION_NAMES if n in schema and n not in reserved), None)
+        prediction = next((name for name in PREDICTION_NAMES if name in free), None)
     if score is None and not proba:
-        score = next((n for n in SCORE_NAMES if n in schema and n not in reserved and schema[n].kind in NUMBERS), None)
+        score = next((name for name in SCORE_NAMES if name in free and schema[name].kind in NUMBERS), None)
     if prediction is None and score is None and not proba:
-        left = [n for n in schema if n not in reserved]
-        if len(left) != 1:
-            shown = f"{left[:SHOWN]}{' and more' if len(left) > SHOWN else ''}" if left else "no other columns"
+        if len(free) != 1:
+            shown = f"{free[:SHOWN]}{' and more' if len(free) > SHOWN else ''}" if free else "no other columns"
             raise ValueError(
                 f"audit: found no prediction in the {side} table among {shown}. "
-                "Name it: prediction= (labels), score= with threshold=, or proba= (one column a class)."
+                "Name it: prediction= (labels), score= with threshold=, or proba= (one column per class)."
             )
-        prediction = left[0]
+        prediction = free[0]
         if prediction in SCORE_NAMES and schema[prediction].kind == "text":
             raise ValueError(
                 f"audit: column {prediction!r} of the {side} table must hold numbers, got text. "
-                f"Write numbers with a decimal point, or say that it holds labels: prediction={prediction!r}."
+                f"Write numbers with a decimal point, or name it as labels: prediction={prediction!r}."
             )
     if prediction is not None:
         _check_plain("prediction", prediction, schema[prediction])
-    return Predicted(prediction, None if proba else score, threshold, proba)
+    return prediction, None if proba else score
 
 
 def _binary_classes(kind: str, sides: Sequence[Predicted], known: bool) -> tuple[Any, ...]:
@@ -329,7 +342,7 @@ def _binary_classes(kind: str, sides: Sequence[Predicted], known: bool) -> tuple
     return (False, True) if known and kind == "boolean" else (0, 1)
 
 
-def _fit_classes(answer: Any, classes: tuple[Any, ...]) -> tuple[Any, ...]:
+def _fit_classes(answer: DataType, classes: tuple[Any, ...]) -> tuple[Any, ...]:
     """Give the classes the type of the labels: ``proba_0`` stands for the label 0 where labels are numbers."""
     try:
         found = tuple(class_value(c, answer) for c in classes)

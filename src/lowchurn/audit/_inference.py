@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import special
 
+from lowchurn._checks import unknown_name
 from lowchurn._estimates import Estimate, effective_rows, paired_difference, proportion, undefined, weighted_proportion
 from lowchurn.audit import _statistics as stats
 from lowchurn.audit._statistics import Test
 
+if TYPE_CHECKING:
+    from lowchurn.audit._counts import Cut
+    from lowchurn.audit._sources import Fetched
+
+Key = tuple[int, str | None]  # the number of a slice column and its value; (-1, None) is the whole table
+# Shares of rows: of which kind, among which; the change in accuracy is no share.
+SHARES = {
+    "churn": ("changed", "all"),
+    "broken": ("broken", "labelled"),
+    "fixed": ("fixed", "labelled"),
+    "lateral": ("lateral", "labelled"),
+    "accuracy_old": ("right", "labelled"),
+    "accuracy_new": ("right_new", "labelled"),
+}
+FIGURES = (*SHARES, "accuracy_change")
 COUNTED = ("changed", "labelled", "broken", "fixed", "lateral", "right", "right_new")
 
-# The database's word for a row, and what such a row counts for.
+# The kinds of rows, and what a row of each counts for.
 KINDS: dict[str, tuple[str, ...]] = {
     "same": (),
     "changed": ("changed",),
@@ -59,6 +75,12 @@ class Design:
             return f"robust to {self.groups:,} groups{' and weights' if self.weighted else ''}"
         return "weighted rows" if self.weighted else "rows drawn alike and apart from each other"
 
+    def figure(self, tally: Tally, name: str, confidence: float | None = None) -> Estimate:
+        """One of :data:`FIGURES`, with its interval."""
+        if name not in FIGURES:
+            raise unknown_name("audit", "figure", name, FIGURES)
+        return self.share(tally, *SHARES[name], confidence) if name in SHARES else self.change(tally, confidence)
+
     def share(self, tally: Tally, kind: str, of: str, confidence: float | None = None) -> Estimate:
         """The share of one kind of row among another, with its interval."""
         level = self.confidence if confidence is None else confidence
@@ -70,10 +92,10 @@ class Design:
         if tally.units is None:
             sums = tally.weight[kind], tally.weight[of], tally.weight2[kind], tally.weight2[of]
             return weighted_proportion(*sums, n, level)
-        p = tally.weight[kind] / tally.weight[of]
-        variance, kish, units = self._variance(
-            tally, lambda t: t[kind] - p * t[of], of, self._row_variance(tally, kind, of, p)
-        )
+        total = tally.weight[of]
+        p = tally.weight[kind] / total
+        sizes = tally.units[of]
+        variance, kish, units = self._unit_variance(tally.units[kind] - p * sizes, sizes, total)
         if units < 2:
             return Estimate(p, 0.0, 1.0, n, "one group: no interval", 0.0)
         return proportion(p, n, level, effective_rows(p, variance, kish) * stats.few_units(units, level))
@@ -89,15 +111,13 @@ class Design:
         total = tally.weight["labelled"]
         f, b = tally.weight["fixed"] / total, tally.weight["broken"] / total
         d = f - b
-        rows = tally.weight2
-        plain = (
-            (1 - d) ** 2 * rows["fixed"]
-            + (1 + d) ** 2 * rows["broken"]
-            + d**2 * (rows["labelled"] - rows["fixed"] - rows["broken"])
-        ) / total**2
-        variance, kish, units = self._variance(
-            tally, lambda t: t["fixed"] - t["broken"] - d * t["labelled"], "labelled", plain
-        )
+        if tally.units is None:
+            fixed, broken, labelled = (tally.weight2[kind] for kind in ("fixed", "broken", "labelled"))
+            spread = (1 - d) ** 2 * fixed + (1 + d) ** 2 * broken + d**2 * (labelled - fixed - broken)
+            variance, kish, units = spread / total**2, total**2 / labelled, math.inf
+        else:
+            won, lost, sizes = (tally.units[kind] for kind in ("fixed", "broken", "labelled"))
+            variance, kish, units = self._unit_variance(won - lost - d * sizes, sizes, total)
         if units < 2:
             return Estimate(d, -1.0, 1.0, n, "one group: no interval", 0.0)
         return paired_difference(f, b, n, level, stats.effective_pairs(f, b, variance, kish, units, level))
@@ -135,42 +155,28 @@ class Design:
             influence -= ((all_rows["changed"] - here["changed"]) - p_out * (all_rows["all"] - here["all"])) / w_out
             variance = units / (units - 1) * float(np.sum(influence**2))
         else:
-            outside = Tally(
-                weight2={k: whole.weight2[k] - inside.weight2[k] for k in whole.weight2}, weight={"all": w_out}
-            )
-            variance = self._row_variance(inside, "changed", "all", p_in) + self._row_variance(
-                outside, "changed", "all", p_out
-            )
+            flips, rows = inside.weight2["changed"], inside.weight2["all"]
+            flips_out, rows_out = whole.weight2["changed"] - flips, whole.weight2["all"] - rows
+            variance = ((1 - p_in) ** 2 * flips + p_in**2 * (rows - flips)) / w_in**2
+            variance += ((1 - p_out) ** 2 * flips_out + p_out**2 * (rows_out - flips_out)) / w_out**2
         if variance <= 0:
             return math.nan
         return float(special.ndtr(-(p_in - p_out) / math.sqrt(variance)))
 
-    @staticmethod
-    def _row_variance(tally: Tally, kind: str, of: str, p: float) -> float:
-        inside, total = tally.weight2[kind], tally.weight2[of]
-        return ((1 - p) ** 2 * inside + p**2 * (total - inside)) / tally.weight[of] ** 2
-
-    def _variance(
-        self, tally: Tally, residual: Callable[[dict[str, np.ndarray]], np.ndarray], of: str, by_row: float
-    ) -> tuple[float, float, float]:
+    def _unit_variance(self, residual: np.ndarray, sizes: np.ndarray, total: float) -> tuple[float, float, float]:
         """The variance, Kish's effective size and the number of units that the variance rests on."""
-        total = tally.weight[of]
-        if tally.units is None:
-            return by_row, total**2 / tally.weight2[of], math.inf
-        sizes = tally.units[of]
         units = int(np.count_nonzero(sizes))
         if units < 2:
             return math.nan, 1.0, units
-        variance = units / (units - 1) * float(np.sum(residual(tally.units) ** 2)) / total**2
-        # Bags hold many groups: what one group weighs is told by how many groups there are, not bags.
-        bags = len(sizes)
-        kish = total**2 / float(np.sum(sizes**2)) * max(1.0, self.groups / bags)
+        variance = units / (units - 1) * float(np.sum(residual**2)) / total**2
+        # Bags hold many groups: what one group weighs follows from the number of groups, not of bags.
+        kish = total**2 / float(np.sum(sizes**2)) * max(1.0, self.groups / len(sizes))
         return variance, kish, units
 
 
-def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> dict[tuple[int, str | None], Tally]:
-    """Counts by slice, from the database's answer; the whole table is slice (-1, None)."""
-    found: dict[tuple[int, str | None], Tally] = {}
+def tallies(cells: Fetched, units: Fetched | None) -> dict[Key, Tally]:
+    """Counts by slice, from the database's answer; the whole table, (-1, None), first; missing values last."""
+    found: dict[Key, Tally] = {}
     n = cells["n"]
     weights, squares = cells.get("weight", n), cells.get("weight2", n)
     for cut, value, kind, rows, weight, square in zip(
@@ -180,10 +186,10 @@ def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> 
         tally.add(KINDS[kind], int(rows), float(weight), float(square))
     if units is not None:
         _add_units(found, units)
-    return found
+    return {key: found[key] for key in sorted(found, key=lambda key: (key[0], key[1] is None, _natural(key[1])))}
 
 
-def _add_units(found: dict[tuple[int, str | None], Tally], units: dict[str, list[Any]]) -> None:
+def _add_units(found: dict[Key, Tally], units: Fetched) -> None:
     position = {unit: i for i, unit in enumerate(sorted(set(units["unit"]), key=str))}
     names = {"all": "weight", **{kind: kind for kind in COUNTED if kind in units}}
     for tally in found.values():
@@ -197,18 +203,7 @@ def _add_units(found: dict[tuple[int, str | None], Tally], units: dict[str, list
 
 @dataclass(frozen=True)
 class Slice:
-    """One value (or bin) of a slice column, judged on its own rows.
-
-    Examples
-    --------
-    >>> import lowchurn
-    >>> old = {"id": [1, 2, 3, 4], "prediction": [0, 1, 0, 1], "country": ["de", "de", "fr", "fr"]}
-    >>> new = {"id": [1, 2, 3, 4], "prediction": [0, 1, 1, 0]}
-    >>> import pandas as pd
-    >>> audit = lowchurn.audit(pd.DataFrame(old), pd.DataFrame(new), by="country")
-    >>> [(s.value, s.churn.value) for s in audit.slices]
-    [('de', 0.0), ('fr', 1.0)]
-    """
+    """One value (or bin) of a slice column, judged on its own rows."""
 
     column: str
     value: str
@@ -237,47 +232,33 @@ class Slice:
         return f"{self.column}={self.value}"
 
 
-def judge_slices(
-    found: dict[tuple[int, str | None], Tally], names: Callable[[int, str | None], tuple[str, str]], design: Design
-) -> list[Slice]:
+def judge_slices(found: dict[Key, Tally], cuts: Sequence[Cut], design: Design) -> list[Slice]:
     """Every slice with its estimates and tests; the q-values are over all slices together."""
     whole = found[-1, None]
     overall = whole.weight["changed"] / whole.weight["all"]
-    keys = slice_order(found)
-    changes = [design.mcnemar(found[k]).p_value for k in keys]
-    flips = [design.more_flips(found[k], whole) for k in keys]
+    inside = list(found.items())[1:]
+    changes = [design.mcnemar(tally).p_value for _, tally in inside]
+    flips = [design.more_flips(tally, whole) for _, tally in inside]
     slices = []
-    for key, p, q, flips_p, flips_q in zip(
-        keys, changes, stats.false_discovery(changes), flips, stats.false_discovery(flips), strict=True
+    for ((cut, value), tally), p, q, flips_p, flips_q in zip(
+        inside, changes, stats.false_discovery(changes), flips, stats.false_discovery(flips), strict=True
     ):
-        tally = found[key]
-        column, value = names(*key)
-        churn = design.share(tally, "changed", "all")
+        figures = {name: design.figure(tally, name) for name in FIGURES if name != "lateral"}
         slices.append(
             Slice(
-                column,
-                value,
+                cuts[cut].name,
+                cuts[cut].words(value),
                 tally.n["all"],
-                churn,
-                design.share(tally, "broken", "labelled"),
-                design.share(tally, "fixed", "labelled"),
-                design.share(tally, "right", "labelled"),
-                design.share(tally, "right_new", "labelled"),
-                design.change(tally),
-                p,
-                float(q),
-                churn.value / overall if overall > 0 else math.nan,
-                tally.weight["changed"] - overall * tally.weight["all"],
-                flips_p,
-                float(flips_q),
+                **figures,
+                p_value=p,
+                q_value=float(q),
+                lift=figures["churn"].value / overall if overall > 0 else math.nan,
+                excess=tally.weight["changed"] - overall * tally.weight["all"],
+                flips_p=flips_p,
+                flips_q=float(flips_q),
             )
         )
     return slices
-
-
-def slice_order(found: dict[tuple[int, str | None], Tally]) -> list[tuple[int, str | None]]:
-    """The slices by column and value; missing values last."""
-    return sorted((k for k in found if k[0] >= 0), key=lambda k: (k[0], k[1] is None, _natural(k[1])))
 
 
 def _natural(value: str | None) -> tuple[int, float, str]:

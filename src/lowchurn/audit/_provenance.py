@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
-import inspect
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowchurn import __version__
+from lowchurn.audit._paths import files_of
 
 if TYPE_CHECKING:
-    from lowchurn.audit._result import Rows
+    from lowchurn.audit._pairs import Rows
+    from lowchurn.audit._settings import Origin, Settings
+    from lowchurn.audit._sources import TableLike
 
 # Larger inputs are not hashed: reading them a second time would take longer than the audit.
 MOST_BYTES = 1 << 30
@@ -25,15 +25,7 @@ NAMES = ("old_name", "new_name")  # shown with the tables, not with the settings
 
 @dataclass(frozen=True)
 class Source:
-    """One of the two audited tables.
-
-    Examples
-    --------
-    >>> import pandas as pd, lowchurn
-    >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-    >>> lowchurn.audit(rows, rows, old_name="credit 3.1").provenance.old.name
-    'credit 3.1'
-    """
+    """One of the two audited tables."""
 
     name: str | None = None
     """Name and version of the model, where the caller gave one."""
@@ -49,15 +41,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What was audited, and how it was set.
-
-    Examples
-    --------
-    >>> import pandas as pd, lowchurn
-    >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-    >>> lowchurn.audit(rows, rows, confidence=0.9).provenance.settings
-    {'confidence': 0.9}
-    """
+    """What was audited, and how it was set."""
 
     old: Source = field(default_factory=Source)
     new: Source = field(default_factory=Source)
@@ -70,17 +54,8 @@ class Provenance:
     lowchurn: str = __version__
 
 
-def describe_source(argument: str, source: Any, name: str | None) -> Source:
-    """A table before it is read; its rows are counted later. ``argument`` is what the name is called in errors.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._provenance import describe_source
-    >>> describe_source("old_name", "no-such.csv", "credit 3.1").sha256 is None
-    True
-    """
-    if name is not None and not isinstance(name, str):
-        raise ValueError(f"audit: {argument} must be text, got {name!r}.")
+def describe_source(source: TableLike, name: str | None) -> Source:
+    """A table before it is read; its rows are counted later."""
     if not isinstance(source, str | os.PathLike):
         return Source(name, None)
     path = os.fspath(source)
@@ -92,30 +67,7 @@ def describe_source(argument: str, source: Any, name: str | None) -> Source:
         small = 0 < len(files) <= MOST_FILES and sum(f.st_size for f in found) <= MOST_BYTES
         return Source(name, path, _checksum(path, files) if small else None, 0, modified)
     except (OSError, ValueError, OverflowError):
-        return Source(name, path)  # reading it will say what is wrong with it
-
-
-def files_of(path: str | os.PathLike[str]) -> list[Path]:
-    """The files behind a path as the audit reads it: a file, a folder, a pattern or ``file.duckdb::table``.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._provenance import files_of
-    >>> files_of("s3://bucket/rows.parquet")
-    []
-    """
-    text = os.fspath(path)
-    for name in (text, text.partition("::")[0]):
-        if "\0" in name or "://" in name:
-            continue
-        if os.path.isdir(name):
-            return sorted(Path(name).rglob("*.parquet"))
-        if os.path.isfile(name):
-            return [Path(name)]
-    name = text.partition("::")[0]
-    if "://" in name or "\0" in name or not any(c in name for c in "*?["):
-        return []
-    return sorted(Path(found) for found in glob.glob(name, recursive=True) if os.path.isfile(found))
+        return Source(name, path)  # the error comes when it is read
 
 
 def _checksum(path: str, files: list[Path]) -> str:
@@ -130,18 +82,13 @@ def _checksum(path: str, files: list[Path]) -> str:
     return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def describe_audit(
-    old: Source, new: Source, rows: Rows, settings: Mapping[str, Any], signature: inspect.Signature
-) -> Provenance:
-    """Both tables with their rows, and the settings that differ from the defaults of a function."""
-    defaults = {p.name: p.default for p in signature.parameters.values() if p.default is not p.empty}
-    used = {
-        name: value
-        for name, value in settings.items()
-        if name in defaults and name not in NAMES and not _equal(value, defaults[name])
-    }
-    return Provenance(replace(old, rows=rows.old), replace(new, rows=rows.new), used)
-
-
-def _equal(value: Any, default: Any) -> bool:
-    return value is default or (type(value) is type(default) and bool(value == default))
+def describe_audit(old: Source, new: Source, rows: Rows, settings: Settings, origin: Origin) -> Provenance:
+    """Both tables with their rows, the settings that differ from their defaults and the limits of the gate."""
+    used = {name: value for name, value in settings.given.items() if name not in NAMES}
+    return Provenance(
+        replace(old, rows=rows.old),
+        replace(new, rows=rows.new),
+        used | dict(origin.limits),
+        origin.config,
+        origin.from_config,
+    )

@@ -4,94 +4,70 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lowchurn._checks import check_number, unknown_name
 from lowchurn._estimates import Estimate, proportion
 from lowchurn._json import dumps, plain
+from lowchurn.audit import _counts as counts
 from lowchurn.audit import _statistics as stats
+from lowchurn.audit._answers import read_answers
 from lowchurn.audit._columns import Columns
 from lowchurn.audit._gate import Evidence, Gate, Verdict, judge
-from lowchurn.audit._inference import Design, Slice, Tally, slice_order
+from lowchurn.audit._inference import FIGURES, Design, Key, Slice, Tally
+from lowchurn.audit._joins import Table
+from lowchurn.audit._pairs import Rows
 from lowchurn.audit._provenance import Provenance
 from lowchurn.audit._review import Review, ReviewPlan, plan_review, review_change
+from lowchurn.audit._sources import Engine, Fetched, TableLike
 from lowchurn.audit._statistics import Test
+from lowchurn.audit._summary import notebook, text
 
-Key = tuple[int, str | None]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """How many rows there were and how many could be paired.
-
-    Examples
-    --------
-    >>> import pandas as pd, lowchurn
-    >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-    >>> lowchurn.audit(rows, rows).rows.paired
-    2
-    """
-
-    old: int
-    new: int
-    paired: int
-    """Rows that the figures rest on: in both tables, and of a weight above 0."""
-    labelled: int
-    left_out_old: int = 0
-    left_out_new: int = 0
-    repeated_old: int = 0
-    repeated_new: int = 0
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
 class Shift:
-    """How probabilities moved: rows by bins of the old (rows) and the new (columns) probability.
-
-    Examples
-    --------
-    >>> from lowchurn.audit import Shift
-    >>> Shift.from_counts({"old": [0, 1], "new": [1, 1], "n": [3, 2]}, 2, "probability").joint
-    array([[0, 3],
-           [0, 2]])
-    """
+    """How probabilities moved: rows by bins of the old (rows) and the new (columns) probability."""
 
     quantity: str
     edges: np.ndarray
     joint: np.ndarray
 
     @classmethod
-    def from_counts(cls, counts: Mapping[str, list[Any]], bins: int, quantity: str) -> Shift:
-        """From rows of (old bin, new bin, n).
-
-        Examples
-        --------
-        >>> from lowchurn.audit import Shift
-        >>> Shift.from_counts({"old": [0], "new": [0], "n": [3]}, 1, "probability").edges
-        array([0., 1.])
-        """
+    def from_counts(cls, rows: Fetched, bins: int, quantity: str) -> Shift:
+        """From rows of (old bin, new bin, n)."""
         joint = np.zeros((bins, bins), dtype=np.int64)
-        for old, new, n in zip(counts["old"], counts["new"], counts["n"], strict=True):
+        for old, new, n in zip(rows["old"], rows["new"], rows["n"], strict=True):
             joint[int(old), int(new)] += int(n)
         return cls(quantity, np.linspace(0, 1, bins + 1), joint)
 
 
+def _figure(name: str, meaning: str) -> cached_property[Estimate]:
+    found = cached_property(lambda audit: audit.estimate(name))
+    found.__doc__ = meaning
+    return found
+
+
 @dataclass(eq=False, repr=False)
 class Audit:
-    """What changed between two versions. Made by :func:`lowchurn.audit`.
+    """What changed between two versions. Made by :func:`lowchurn.audit.audit`.
 
     Examples
     --------
-    >>> import pandas as pd, lowchurn
+    >>> import pandas as pd
+    >>> from lowchurn.audit import audit
     >>> old = pd.DataFrame({"id": range(4), "prediction": ["a", "a", "b", "b"], "y": ["a", "b", "b", "b"]})
     >>> new = pd.DataFrame({"id": range(4), "prediction": ["a", "b", "b", "a"]})
-    >>> audit = lowchurn.audit(old, new, label="y")
-    >>> audit.classes, audit.flip_matrix.tolist()
+    >>> found = audit(old, new, label="y")
+    >>> found.classes, found.flip_matrix.tolist()
     (['a', 'b'], [[1, 1], [1, 1]])
     """
 
@@ -99,22 +75,22 @@ class Audit:
     rows: Rows
     design: Design
     tallies: dict[Key, Tally]
-    cells: dict[str, list[Any]]
+    cells: Fetched
     judged: tuple[Slice, ...]
-    soft: dict[str, Estimate]
-    """``soft_churn`` and the log-loss, Brier score and calibration error before, after and their change."""
-    shift: Shift | None
-    moved: int | None
-    """Rows whose probabilities are not the same on both sides."""
     flips: list[dict[str, Any]]
     """A random sample of changed rows."""
     notes: tuple[str, ...]
     seed: int
     seconds: float
     sources: tuple[str, str]
-    engine: Any = field(default=None)
-    pairs: Any = field(default=None)
-    command: str = "lowchurn.audit(...)"
+    engine: Engine
+    pairs: Table
+    soft: dict[str, Estimate] = field(default_factory=dict)
+    """``soft_churn`` and the log-loss, Brier score and calibration error before, after and their change."""
+    shift: Shift | None = None
+    moved: int | None = None
+    """Rows whose probabilities are not the same on both sides."""
+    command: str = ""
     provenance: Provenance = field(default_factory=Provenance)
     """What was audited: names, files with checksums, settings."""
 
@@ -132,73 +108,31 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-        >>> print(lowchurn.audit(rows, rows).estimate("churn", confidence=0.9))
+        >>> print(audit(rows, rows).estimate("churn", confidence=0.9))
         0 [0, 0.7764] (n = 2)
         """
-        tally = self.whole
-        if slice is not None:
-            names = [s.name for s in self.judged]
-            keys = dict(zip(names, self._slice_keys, strict=True))
-            if slice not in keys:
-                raise unknown_name("audit", "slice", slice, keys)
-            if names.count(slice) > 1:
-                raise ValueError(f"audit: two slices are called {slice!r}. Rename a value of the column.")
-            tally = self.tallies[keys[slice]]
-        return self._estimate(tally, quantity, confidence)
+        if slice is None:
+            return self.design.figure(self.whole, quantity, confidence)
+        found = [tally for s, tally in self._judged_tallies() if s.name == slice]
+        if not found:
+            raise unknown_name("audit", "slice", slice, [s.name for s in self.judged])
+        if len(found) > 1:
+            raise ValueError(f"audit: two slices are called {slice!r}. Rename a value of the column.")
+        return self.design.figure(found[0], quantity, confidence)
 
-    def _estimate(self, tally: Tally, quantity: str, confidence: float | None = None) -> Estimate:
-        kinds = {
-            "churn": ("changed", "all"),
-            "broken": ("broken", "labelled"),
-            "fixed": ("fixed", "labelled"),
-            "lateral": ("lateral", "labelled"),
-            "accuracy_old": ("right", "labelled"),
-            "accuracy_new": ("right_new", "labelled"),
-        }
-        if quantity == "accuracy_change":
-            return self.design.change(tally, confidence)
-        if quantity not in kinds:
-            raise unknown_name("audit", "figure", quantity, (*kinds, "accuracy_change"))
-        return self.design.share(tally, *kinds[quantity], confidence)
+    def _judged_tallies(self) -> Iterable[tuple[Slice, Tally]]:
+        return zip(self.judged, list(self.tallies.values())[1:], strict=True)
 
-    @cached_property
-    def _slice_keys(self) -> list[Key]:
-        return slice_order(self.tallies)
-
-    @cached_property
-    def churn(self) -> Estimate:
-        """Share of rows whose decision changed."""
-        return self.estimate("churn")
-
-    @cached_property
-    def broken(self) -> Estimate:
-        """Share of labelled rows that were right and are wrong now."""
-        return self.estimate("broken")
-
-    @cached_property
-    def fixed(self) -> Estimate:
-        """Share of labelled rows that were wrong and are right now."""
-        return self.estimate("fixed")
-
-    @cached_property
-    def lateral(self) -> Estimate:
-        """Share of labelled rows that were wrong and are wrong in another way now."""
-        return self.estimate("lateral")
-
-    @cached_property
-    def accuracy_old(self) -> Estimate:
-        return self.estimate("accuracy_old")
-
-    @cached_property
-    def accuracy_new(self) -> Estimate:
-        return self.estimate("accuracy_new")
-
-    @cached_property
-    def accuracy_change(self) -> Estimate:
-        """Accuracy after less accuracy before."""
-        return self.estimate("accuracy_change")
+    churn = _figure("churn", "Share of rows whose decision changed.")
+    broken = _figure("broken", "Share of labelled rows that were right and are wrong now.")
+    fixed = _figure("fixed", "Share of labelled rows that were wrong and are right now.")
+    lateral = _figure("lateral", "Share of labelled rows that were wrong and are wrong in another way now.")
+    accuracy_old = _figure("accuracy_old", "Share of labelled rows that the old model decided rightly.")
+    accuracy_new = _figure("accuracy_new", "Share of labelled rows that the new model decides rightly.")
+    accuracy_change = _figure("accuracy_change", "Accuracy after less accuracy before.")
 
     @cached_property
     def mcnemar(self) -> Test:
@@ -210,9 +144,10 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> rows = pd.DataFrame({"id": range(500), "prediction": 0, "y": 0})
-        >>> lowchurn.audit(rows, rows, label="y").not_worse_than(0.02).p_value < 0.01
+        >>> audit(rows, rows, label="y").not_worse_than(0.02).p_value < 0.01
         True
         """
         fixed, broken, change = self.fixed.value, self.broken.value, self.accuracy_change
@@ -226,23 +161,20 @@ class Audit:
     @cached_property
     def classes(self) -> list[Any]:
         """Every decision that either side made, in order."""
-        found = {
-            v
-            for c, o, n in zip(self.cells["cut"], self.cells["old"], self.cells["new"], strict=True)
-            if c == -1
-            for v in (o, n)
-        }
-        return sorted(found)
+        return sorted({value for old, new, _ in self._whole_cells() for value in (old, new)})
 
     @cached_property
     def flip_matrix(self) -> np.ndarray:
         """Rows by old (row) and new (column) decision."""
         position = {c: i for i, c in enumerate(self.classes)}
         matrix = np.zeros((len(position), len(position)), dtype=np.int64)
-        for cut, old, new, n in zip(*(self.cells[c] for c in ("cut", "old", "new", "n")), strict=True):
-            if cut == -1:
-                matrix[position[old], position[new]] += int(n)
+        for old, new, n in self._whole_cells():
+            matrix[position[old], position[new]] += int(n)
         return matrix
+
+    def _whole_cells(self) -> Iterable[tuple[Any, Any, int]]:
+        cells = zip(*(self.cells[name] for name in ("cut", "old", "new", "n")), strict=True)
+        return ((old, new, n) for cut, old, new, n in cells if cut == -1)
 
     @property
     def slices(self) -> list[Slice]:
@@ -271,9 +203,10 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> rows = pd.DataFrame({"id": range(100), "prediction": 0})
-        >>> lowchurn.audit(rows, rows).gate(max_churn=0.01).outcome
+        >>> audit(rows, rows).gate(max_churn=0.01).outcome
         'INCONCLUSIVE'
         """
         if gate is None:
@@ -283,15 +216,12 @@ class Audit:
         elif not isinstance(gate, Gate):
             gate = Gate.from_dict(gate)
 
-        def reader(tally: Tally) -> Any:
-            return lambda quantity, confidence: self._estimate(tally, quantity, confidence)
-
         slices = [
-            (s.column, Evidence(s.name, s.rows, reader(self.tallies[key]), is_slice=True))
-            for s, key in zip(self.judged, self._slice_keys, strict=True)
+            (s.column, Evidence(s.name, s.rows, partial(self.design.figure, tally), is_slice=True))
+            for s, tally in self._judged_tallies()
         ]
         used = None if self.fully_labelled else review
-        whole = Evidence("all rows", self.rows.paired, reader(self.whole), used)
+        whole = Evidence("all rows", self.rows.paired, partial(self.design.figure, self.whole), used)
         return judge(gate, whole, slices, self.confidence)
 
     @property
@@ -304,10 +234,11 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> old = pd.DataFrame({"id": range(1000), "prediction": 0})
         >>> new = old.assign(prediction=[1] * 30 + [0] * 970)
-        >>> lowchurn.audit(old, new).review_plan(margin=0.01).labels
+        >>> audit(old, new).review_plan(margin=0.01).labels
         71
         """
         decisive = 1.0
@@ -319,23 +250,22 @@ class Audit:
             self.churn.value, self.rows.paired, self.whole.n["changed"], margin, power, self.confidence, decisive
         )
 
-    def disputed(self, n: int | None = None, seed: int | None = None) -> Any:
+    def disputed(self, n: int | None = None, seed: int | None = None) -> pd.DataFrame:
         """A random ``n`` of the disagreements to be labelled, shuffled and blinded, as a pandas table.
 
-        ``answer_1`` and ``answer_2`` hold the two decisions in random order, so that nobody sees which model said
+        ``answer_1`` and ``answer_2`` hold the two decisions in random order, so that nobody sees which model decided
         what; ``label`` is to be filled in.
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> old = pd.DataFrame({"id": range(4), "prediction": ["a", "a", "b", "b"]})
         >>> new = pd.DataFrame({"id": range(4), "prediction": ["a", "b", "b", "a"]})
-        >>> list(lowchurn.audit(old, new).disputed(2).columns)
+        >>> list(audit(old, new).disputed(2).columns)
         ['id', 'answer_1', 'answer_2', 'label']
         """
         import pandas as pd
-
-        from lowchurn.audit import _counts as counts
 
         if n is not None:
             check_number("disputed", "n", n, 1, math.inf)
@@ -350,28 +280,27 @@ class Audit:
         table["answer_2"] = [a if s else b for (a, b), s in zip(pairs, swap, strict=True)]
         return pd.DataFrame(table | {"label": pd.array([None] * size, dtype="object")})
 
-    def with_labels(self, table: Any, label: str = "label") -> Review:
+    def with_labels(self, table: TableLike, label: str = "label") -> Review:
         """The change in accuracy from answers to a random part of the disagreements.
 
         Parameters
         ----------
         table : path or table
-            The ids and a column of labels: what :meth:`disputed` gave, filled in. A CSV file is read as text, and
+            The ids and a column of labels: what :meth:`disputed` returned, filled in. A CSV file is read as text, and
             labels and ids are converted to the types of the audited ones; what is no class is refused with its row.
             Empty labels are counted as not answered yet.
         label : str, default "label"
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> old = pd.DataFrame({"id": range(4), "prediction": ["a", "a", "b", "b"]})
         >>> new = pd.DataFrame({"id": range(4), "prediction": ["a", "b", "b", "a"]})
-        >>> audit = lowchurn.audit(old, new)
-        >>> audit.with_labels(audit.disputed().assign(label="b")).accuracy_change.value
+        >>> found = audit(old, new)
+        >>> found.with_labels(found.disputed().assign(label="b")).accuracy_change.value
         0.0
         """
-        from lowchurn.audit._answers import read_answers
-
         answers = read_answers(self.engine, self.pairs, self.columns, self.classes, table, label)
         disputed = self.whole.n["changed"]
         weights = answers.weights if self.design.weighted else None
@@ -393,17 +322,17 @@ class Audit:
 
         Examples
         --------
-        >>> import pandas as pd, lowchurn
+        >>> import pandas as pd
+        >>> from lowchurn.audit import audit
         >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-        >>> lowchurn.audit(rows, rows).to_dict()["identical"]
+        >>> audit(rows, rows).to_dict()["identical"]
         True
         """
-        estimates = ("churn", "broken", "fixed", "lateral", "accuracy_old", "accuracy_new", "accuracy_change")
         result: dict[str, Any] = {
             "identical": self.identical,
             "rows": asdict(self.rows),
             "confidence": self.confidence,
-            "estimates": {name: asdict(getattr(self, name)) for name in estimates},
+            "estimates": {name: asdict(getattr(self, name)) for name in FIGURES},
             "soft": {name: asdict(value) for name, value in self.soft.items()},
             "mcnemar": asdict(self.mcnemar),
             # Infinity is a class like any other, and no number of JSON.
@@ -429,15 +358,7 @@ class Audit:
         return cleaned
 
     def to_json(self, verdict: Verdict | None = None, review: Review | None = None) -> str:
-        """:meth:`to_dict` as text.
-
-        Examples
-        --------
-        >>> import pandas as pd, lowchurn
-        >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-        >>> '"identical": true' in lowchurn.audit(rows, rows).to_json()
-        True
-        """
+        """:meth:`to_dict` as text."""
         return dumps(self.to_dict(verdict, review), indent=2) + "\n"
 
     def made(self) -> dict[str, Any]:
@@ -453,19 +374,15 @@ class Audit:
             "weight": self.columns.weight,
             "group": self.columns.group,
             "design": self.design.words(),
-            "engine": getattr(getattr(self.engine, "backend", None), "name", "unknown"),
+            "engine": self.engine.backend.name,
             "seconds": round(self.seconds, 3),
             "versions": _versions(),
         }
 
     def __repr__(self) -> str:
-        from lowchurn.audit._summary import text
-
         return text(self)
 
     def _repr_html_(self) -> str:
-        from lowchurn.audit._summary import notebook
-
         return notebook(self)
 
 

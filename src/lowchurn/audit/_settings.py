@@ -1,70 +1,94 @@
-"""Settings of an audit as a ``lowchurn.toml`` gives them: their names and types, written down once."""
+"""The settings of an audit, listed once: for Python, the command line, ``lowchurn.toml`` and the report."""
 
 from __future__ import annotations
 
+import numbers
 import os
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from lowchurn._checks import unknown_name
+from lowchurn._checks import check_choice, check_number, unknown_name
 from lowchurn._reading import check_structure, read_toml
 from lowchurn.audit._gate import Gate
 
-Names = str | list[str]
+Names = str | Sequence[str]
+Class = str | int | float | bool
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The table ``[audit]``; see :func:`lowchurn.audit.audit` for the meaning of each.
+    """What :func:`lowchurn.audit.audit` takes besides the two tables, where each is explained."""
 
-    Examples
-    --------
-    >>> from lowchurn.audit._settings import Settings
-    >>> Settings(label="y").confidence is None
-    True
-    """
-
-    id: Names | None = None
+    id: Names = "id"
     label: str | None = None
-    by: Names | None = None
-    features: Names | None = None
+    by: Names = ()
     weight: str | None = None
     group: str | None = None
     prediction: Names | None = None
     score: Names | None = None
-    threshold: float | list[float] | None = None
-    proba: list[str] | dict[str, str] | None = None
-    classes: list[str | int | float | bool] | None = None
-    on_mismatch: str | None = None
-    confidence: float | None = None
-    bootstrap: int | None = None
-    sample: int | None = None
-    seed: int | None = None
+    threshold: float | Sequence[float] = 0.5
+    proba: Sequence[str] | Mapping[str, str] | None = None
+    classes: Sequence[Class] | None = None
+    features: Names = ()
+    on_mismatch: str = "error"
+    confidence: float = 0.95
+    bootstrap: int = 1000
+    sample: int = 300
+    seed: int = 0
     memory_limit: str | None = None
     threads: int | None = None
     temp_directory: str | None = None
     old_name: str | None = None
     new_name: str | None = None
-    partitions: bool | None = None
-    remote: bool | None = None
-    views: bool | None = None
+    partitions: bool = False
+    remote: bool = False
+    views: bool = False
+
+    def check(self) -> None:
+        """Refuse values that are wrong whatever the tables are."""
+        check_choice("audit", "on_mismatch", self.on_mismatch, ("error", "inner"))
+        check_number("audit", "confidence", self.confidence, 0, 1, open_low=True, open_high=True)
+        check_number("audit", "bootstrap", self.bootstrap, 100, 100_000)
+        check_number("audit", "sample", self.sample, 0, 10_000)
+        if not isinstance(self.seed, numbers.Integral) or isinstance(self.seed, bool) or self.seed < 0:
+            raise ValueError(f"audit: seed must be a whole number, not negative, got {self.seed!r}.")
+        if self.threads is not None:
+            check_number("audit", "threads", self.threads, 1, 10_000)
+        for name in ("old_name", "new_name"):
+            if not isinstance(getattr(self, name), str | None):
+                raise ValueError(f"audit: {name} must be text, got {getattr(self, name)!r}.")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The settings that differ from their defaults; an equal value of another type differs."""
+        found = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}
+        return {
+            name: value
+            for name, (value, default) in found.items()
+            if value is not default and (type(value) is not type(default) or bool(value != default))
+        }
 
 
 NAMES = tuple(f.name for f in fields(Settings))
 
 
-def read_config(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """The tables ``[audit]`` and ``[gate]`` of a ``lowchurn.toml``, with names, types and limits checked.
+@dataclass(frozen=True)
+class Origin:
+    """Where an audit was asked for, beyond its settings: shown in the report."""
 
-    Examples
-    --------
-    >>> from lowchurn.audit import read_config
-    >>> read_config("no-such.toml")
-    Traceback (most recent call last):
-    ...
-    ValueError: audit: cannot read 'no-such.toml': No such file or directory.
-    """
+    command: str = "lowchurn.audit.audit(...)"
+    config: str | None = None
+    """The ``lowchurn.toml`` that was read."""
+    from_config: tuple[str, ...] = ()
+    """Names of the settings and limits whose value the file gave."""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """The limits of the gate as ``gate.max_churn``."""
+
+
+def read_config(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """The tables ``[audit]`` and ``[gate]`` of a ``lowchurn.toml``, with names, types and limits checked."""
     who = f"audit: {os.fspath(path)!r}"
     found = read_toml("audit", path, dict[str, Any])
     for name, table in found.items():

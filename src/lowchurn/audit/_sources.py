@@ -6,17 +6,16 @@ from all rows. Nothing in a file is run: views of a database and remote paths ha
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import shutil
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import duckdb
 import ibis
@@ -28,19 +27,23 @@ import sqlglot
 from lowchurn._checks import unknown_name
 from lowchurn._files import make_scratch
 from lowchurn.audit import _csv as csv_files
-from lowchurn.audit._exact import MOST_DIGITS, ColumnType, Schema, kind_of
+from lowchurn.audit._exact import MOST_DIGITS, ColumnType, Schema
+from lowchurn.audit._paths import files_to_read, format_of, is_remote, split_path
 
-CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".csv.zst")
-PARQUET_ENDINGS = (".parquet", ".pq", ".parq")
-DATABASE_ENDINGS = (".duckdb", ".ddb", ".db")
-SHOWN = 5  # names of files in a message
+if TYPE_CHECKING:
+    from lowchurn.audit._settings import Settings
+
+# A path, or a table of pandas, polars, pyarrow, DuckDB or Ibis, which share no base class.
+TableLike: TypeAlias = Any
+Fetched: TypeAlias = dict[str, list[Any]]  # a small result of the database: values by column
+Connection: TypeAlias = duckdb.DuckDBPyConnection
 
 
 @dataclass
-class Source:
+class Opened:
     """A table that was opened, and what is known of its columns."""
 
-    table: Any
+    table: ibis.Table
     """As it is stored: the columns of a text file are all text."""
     schema: Schema
     written: bool = False
@@ -48,7 +51,7 @@ class Source:
     uneven: dict[str, str] = field(default_factory=dict)
     """Columns that are not in all files of a folder or not of one type there, with the reason."""
 
-    def select(self, names: Iterable[str]) -> Any:
+    def select(self, names: Iterable[str]) -> ibis.Table:
         """The named columns in their types."""
         names = list(names)
         for name in names:
@@ -56,13 +59,12 @@ class Source:
                 raise ValueError(f"audit: column {name!r} {self.uneven[name]}. Write all files with one schema.")
         if not self.written:
             return self.table.select(*names)
-        return self.table.select(**{name: _typed(self.table[name], self.schema[name]) for name in names})
-
-
-def _typed(column: Any, type: ColumnType) -> Any:
-    if type.kind == "null":
-        return ibis.null("string")
-    return column.cast(type.dtype)
+        types = {name: self.schema[name] for name in names}
+        typed = {
+            name: ibis.null("string") if type.kind == "null" else self.table[name].cast(type.dtype)
+            for name, type in types.items()
+        }
+        return self.table.select(**typed)
 
 
 class Engine:
@@ -72,43 +74,35 @@ class Engine:
     memory; the folder goes when the engine does.
     """
 
-    def __init__(
-        self,
-        backend: Any = None,
-        memory_limit: str | None = None,
-        threads: int | None = None,
-        folder: str | None = None,
-        partitions: bool = False,
-        remote: bool = False,
-        views: bool = False,
-    ) -> None:
+    def __init__(self, settings: Settings, backend: ibis.BaseBackend | None = None) -> None:
         self.own = backend is None
-        self.partitions, self.remote, self.views = partitions, remote, views
+        self.partitions, self.remote, self.views = settings.partitions, settings.remote, settings.views
         self._attached: dict[str, str] = {}
         if backend is not None:
             self.backend = backend
             return
+        folder = settings.temp_directory
         if folder is not None and not Path(folder).is_dir():
             raise ValueError(f"audit: temp_directory must be an existing folder, got {folder!r}.")
         try:
             place = make_scratch(folder)
         except OSError as error:
             raise ValueError(f"audit: cannot write to temp_directory {folder!r}: {error.strerror}.") from None
-        settings: dict[str, Any] = {
+        options: dict[str, Any] = {
             "temp_directory": os.path.join(place, "spill"),
             # The order of rows means nothing here, and keeping it costs memory.
             "preserve_insertion_order": False,
             # Extensions are code that is downloaded: only remote files need them.
-            "autoinstall_known_extensions": remote,
-            "autoload_known_extensions": remote,
+            "autoinstall_known_extensions": self.remote,
+            "autoload_known_extensions": self.remote,
             "allow_community_extensions": False,
+            # DuckDB's own default, 80 %, leaves little for everything that it does not count.
+            "memory_limit": "60%" if settings.memory_limit is None else settings.memory_limit,
         }
-        # DuckDB's own default, 80 %, leaves little for everything that it does not count.
-        settings["memory_limit"] = "60%" if memory_limit is None else memory_limit
-        if threads is not None:
-            settings["threads"] = int(threads)
+        if settings.threads is not None:
+            options["threads"] = int(settings.threads)
         try:
-            self.backend = ibis.duckdb.connect(os.path.join(place, "audit.duckdb"), **settings)
+            self.backend = ibis.duckdb.connect(os.path.join(place, "audit.duckdb"), **options)
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
             if isinstance(error, duckdb.Error | ValueError):
@@ -116,16 +110,20 @@ class Engine:
             raise
         self._close = weakref.finalize(self, _close, self.backend, place)
 
+    @classmethod
+    def for_tables(cls, old: TableLike, new: TableLike, settings: Settings) -> Engine:
+        """The engine that both tables can live in."""
+        backends = [b for b in (_backend_of(source) for source in (old, new)) if b is not None]
+        if len({id(b) for b in backends}) > 1:
+            raise ValueError("audit: both Ibis tables must come from one connection, got two. Use one, or give files.")
+        return cls(settings, backends[0] if backends else None)
+
     def close(self) -> None:
         """Close an own database and remove its folder."""
         if self.own:
             self._close()
 
-    def read(self, side: str, source: Any) -> Any:
-        """Any supported source as a table of this engine; the columns of a text file are all text."""
-        return self.open(side, source).table
-
-    def open(self, side: str, source: Any) -> Source:
+    def open(self, side: str, source: TableLike) -> Opened:
         """Any supported source, with the types of its columns."""
         if isinstance(source, ibis.Table):
             return _source(source)
@@ -133,7 +131,7 @@ class Engine:
             return self._open_path(side, os.fspath(source))
         return self._open_memory(side, source)
 
-    def _open_memory(self, side: str, source: Any) -> Source:
+    def _open_memory(self, side: str, source: TableLike) -> Opened:
         if isinstance(source, duckdb.DuckDBPyRelation):
             # A relation belongs to its own connection and may be read once: bring it over.
             source = source.to_arrow_table()
@@ -165,20 +163,19 @@ class Engine:
         try:
             csv_files.check_names(names)
             with suppress(Exception):
-                return _source(self._hold(_as_arrow(source)))
+                return _source(self.hold(_as_arrow(source)))
             # A column that the database cannot hold does no harm where nobody asks for it.
             unfit = {}
             for name in names:
                 try:
-                    self._hold(_as_arrow(source, [name]))
+                    self.hold(_as_arrow(source, [name]))
                 except Exception as error:
-                    unfit[name] = ColumnType("unknown", dt.unknown, told=_first_line(error))
-            opened = _source(self._hold(_as_arrow(source, [name for name in names if name not in unfit])))
-            return Source(opened.table, opened.schema.with_types(unfit))
+                    unfit[name] = ColumnType("unknown", dt.unknown, reason=_first_line(error))
+            return _source(self.hold(_as_arrow(source, [name for name in names if name not in unfit])), unfit)
         except Exception as error:
             raise ValueError(f"audit: cannot read the {side} table: {_first_line(error)}.") from None
 
-    def _hold(self, table: pa.Table) -> Any:
+    def hold(self, table: pa.Table) -> ibis.Table:
         """A table in memory as one of the engine's; DuckDB reads it where it lies."""
         if self.backend.name != "duckdb":
             return ibis.memtable(table)
@@ -186,44 +183,40 @@ class Engine:
         self.backend.con.register(name, table)
         return self.backend.table(name)
 
-    def _open_path(self, side: str, path: str) -> Source:
+    def _open_path(self, side: str, path: str) -> Opened:
         if not self.own and self.backend.name != "duckdb":
             raise ValueError(f"audit: give both tables as Ibis tables of {self.backend.name}, got the path {path!r}.")
-        # A file may have :: in its name: what exists is meant literally.
-        name, _, table = (path, "", "") if os.path.exists(path) else path.partition("::")
-        if "://" in name and not os.path.exists(name):
-            if not self.remote:
-                raise ValueError(
-                    f"audit: {path!r} for the {side} table is remote, and the database downloads extensions to read "
-                    "it. Allow it with remote=True, or copy the file."
-                )
-            files = [name]
-        else:
-            files = _files(side, path, name)
+        name, table = split_path(path)
+        if is_remote(name) and not self.remote:
+            raise ValueError(
+                f"audit: {path!r} for the {side} table is remote, and the database downloads extensions to read "
+                "it. Allow it with remote=True, or copy the file."
+            )
+        files = [name] if is_remote(name) else files_to_read(side, path)
+        format = format_of(files[0])
+        if table and format in {"CSV", "Parquet"}:
+            raise ValueError(f"audit: only a DuckDB file has tables by name, got {path!r}.")
         try:
-            kind, ending = _kind(files[0])
-            if kind == "database":
-                return self._open_database(side, name, table)
-            if table:
-                raise ValueError(f"audit: only a DuckDB file has tables by name, got {path!r}.")
-            return self._open_csv(files) if kind == "csv" else self._open_parquet(files)
+            if format == "CSV":
+                return self._open_csv(files)
+            return self._open_parquet(files) if format == "Parquet" else self._open_database(name, table)
         except Exception as error:
             if str(error).startswith("audit: "):
                 raise
-            told = _csv_line(error) if kind == "csv" else _first_line(error)
-            raise ValueError(f"audit: cannot read {path!r} as {ending}: {told}.") from None
+            reason = _csv_line(error) if format == "CSV" else _first_line(error)
+            raise ValueError(f"audit: cannot read {path!r} as {format}: {reason}.") from None
 
-    def _open_csv(self, files: list[str]) -> Source:
+    def _open_csv(self, files: list[str]) -> Opened:
         con, name = self.backend.con, _new_name()
-        if "://" in files[0] and not os.path.exists(files[0]):
+        if is_remote(files[0]):
             names, commas = csv_files.load_remote(con, files[0], name, temporary=not self.own), False
         else:
             names, commas = csv_files.load(con, files, name, temporary=not self.own)
         schema = Schema(names, lambda column: csv_files.column_type(con, name, column, commas))
-        return Source(self.backend.table(name), schema, written=True)
+        return Opened(self.backend.table(name), schema, written=True)
 
-    def _open_parquet(self, files: list[str]) -> Source:
-        local = os.path.exists(files[0])
+    def _open_parquet(self, files: list[str]) -> Opened:
+        local = not is_remote(files[0])
         paths = [csv_files.escape_pattern(f) for f in files] if local else files
         options: dict[str, Any] = {"hive_partitioning": self.partitions}
         if len(paths) > 1:
@@ -237,7 +230,7 @@ class Engine:
             opened.uneven = _uneven(schemas)
         return opened
 
-    def _open_database(self, side: str, path: str, table: str) -> Source:
+    def _open_database(self, path: str, table: str) -> Opened:
         if not table:
             raise ValueError(f"audit: name the table of {path!r}: '{path}::table'.")
         place = os.path.abspath(path) if os.path.exists(path) else path  # the latter is remote
@@ -256,22 +249,19 @@ class Engine:
             )
         if table not in (*tables, *views):
             raise unknown_name("audit", f"table in {path!r}", table, tables)
-        computed = con.execute(
-            f"SELECT column_name FROM duckdb_columns() {where} AND table_name = ? AND is_generated", [table]
+        columns = con.execute(
+            f"SELECT column_name, data_type, is_generated FROM duckdb_columns() {where} AND table_name = ?", [table]
         ).fetchall()
+        computed = [name for name, _, generated in columns if generated]
         if computed and not self.views:
             raise ValueError(
-                f"audit: table {table!r} in {path!r} has computed columns ({', '.join(r[0] for r in computed)}), which "
+                f"audit: table {table!r} in {path!r} has computed columns ({', '.join(computed)}), which "
                 "run an expression of the file. Store their values, or allow them with views=True."
             )
-        opened = _source(self.backend.table(table, database=(catalog, "main")))
-        zoned = con.execute(
-            f"SELECT column_name FROM duckdb_columns() {where} AND table_name = ? AND data_type = ?",
-            [table, "TIME WITH TIME ZONE"],
-        ).fetchall()
-        # Ibis does not tell them from times without a zone.
-        unfit = {name: ColumnType("unknown", dt.unknown, told="a time of day with a zone") for (name,) in zoned}
-        return Source(opened.table, opened.schema.with_types(unfit))
+        # Ibis takes them for times without a zone.
+        zoned = ColumnType("unknown", dt.unknown, reason="a time of day with a zone")
+        unfit = {name: zoned for name, type, _ in columns if type == "TIME WITH TIME ZONE"}
+        return _source(self.backend.table(table, database=(catalog, "main")), unfit)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -294,51 +284,43 @@ class Engine:
         except (OSError, MemoryError, OverflowError, UnicodeError, pa.ArrowException) as error:
             raise ValueError(f"audit: could not read the tables: {_first_line(error)}.") from None
 
-    def keep(self, name: str, table: Any) -> Any:
+    def keep(self, name: str, table: ibis.Table) -> ibis.Table:
         """Store an intermediate result: in our own file, or in the caller's engine as its cache."""
         if self.own:
             return self.backend.create_table(name, table)
         return table.cache()
 
-    def fetch(self, table: Any) -> dict[str, list[Any]]:
+    def fetch(self, table: ibis.Table) -> Fetched:
         """A small result as plain Python columns (not pandas: it would turn large integers with gaps into floats)."""
-        result: dict[str, list[Any]] = self.backend.to_pyarrow(table).to_pydict()
+        result: Fetched = self.backend.to_pyarrow(table).to_pydict()
         return result
 
+    def fetch_row(self, table: ibis.Table) -> dict[str, Any]:
+        """A result of a single row."""
+        return {name: values[0] for name, values in self.fetch(table).items()}
 
-def open_engine(
-    old: Any, new: Any, *, partitions: bool = False, remote: bool = False, views: bool = False, **settings: Any
-) -> Engine:
-    """The engine that both tables can live in."""
-    backends = [b for b in (_backend_of(source) for source in (old, new)) if b is not None]
-    if len({id(b) for b in backends}) > 1:
-        raise ValueError("audit: both Ibis tables must come from one connection, got two. Use one, or give files.")
-    if backends:
-        return Engine(backends[0], partitions=partitions, remote=remote, views=views)
-    return Engine(**settings, partitions=partitions, remote=remote, views=views)
+    def count(self, table: ibis.Table) -> int:
+        """The number of rows."""
+        return int(self.fetch_row(table.aggregate(n=table.count()))["n"])
 
 
-def _backend_of(source: Any) -> Any:
+def _backend_of(source: TableLike) -> ibis.BaseBackend | None:
     if not isinstance(source, ibis.Table):
         return None
     backends, _ = source._find_backends()
     return backends[0] if backends else None
 
 
-def kinds(table: Any) -> dict[str, str]:
-    """The kind of each column, in words that mean the same in every engine."""
-    return {name: kind_of(dtype) for name, dtype in table.schema().items()}
-
-
-def _source(table: Any) -> Source:
-    return Source(table, Schema.of(dict(table.schema().items())))
+def _source(table: ibis.Table, unfit: Mapping[str, ColumnType] | None = None) -> Opened:
+    """A table with the types of its columns; ``unfit``: those that the database does not have, which cannot be used."""
+    return Opened(table, Schema.of(dict(table.schema().items())).with_types(unfit or {}))
 
 
 def _new_name() -> str:
     return f"lowchurn_{uuid.uuid4().hex}"
 
 
-def _as_arrow(source: Any, names: list[str] | None = None) -> pa.Table:
+def _as_arrow(source: TableLike, names: list[str] | None = None) -> pa.Table:
     """A table in memory, or some of its columns, in types that DuckDB and Ibis have."""
     if isinstance(source, pa.Table):
         table = source if names is None else source.select(names)
@@ -364,30 +346,7 @@ def _held_type(type: pa.DataType) -> pa.DataType | None:
     return pa.time64("us") if type == pa.time64("ns") else None
 
 
-def _files(side: str, path: str, name: str) -> list[str]:
-    """The files behind a path: itself, those in a folder, or those that fit a pattern where no such file exists."""
-    if os.path.isdir(name):
-        inside = os.path.join(glob.escape(name), "**", "*.parquet")
-        if found := sorted(f for f in glob.glob(inside, recursive=True) if os.path.isfile(f)):
-            return found
-        raise ValueError(f"audit: cannot read {path!r} for the {side} table: the folder has no .parquet files.")
-    if not os.path.exists(name):
-        if any(c in name for c in "*?[") and (found := sorted(f for f in glob.glob(name, recursive=True))):
-            return found
-        folder = Path(name).absolute().parent
-        near = sorted(p.name for p in folder.glob("*"))[:SHOWN] if folder.is_dir() else []
-        hint = f" That folder holds {', '.join(near)}." if near else " There is no such folder."
-        raise ValueError(f"audit: no file {path!r} for the {side} table.{hint}")
-    if not os.access(name, os.R_OK):
-        raise ValueError(f"audit: no permission to read {path!r} for the {side} table.")
-    if not os.path.isfile(name):
-        raise ValueError(f"audit: {path!r} for the {side} table is no file, and tables are read twice. Copy it to one.")
-    if os.path.getsize(name) == 0:
-        raise ValueError(f"audit: the file {path!r} for the {side} table is empty.")
-    return [name]
-
-
-def _uneven(schemas: dict[str, Any]) -> dict[str, str]:
+def _uneven(schemas: dict[str, pa.Schema]) -> dict[str, str]:
     """Columns that some files lack or have in another type, with the reason."""
     first, *others = schemas
     types = {name: (first, type) for name, type in zip(schemas[first].names, schemas[first].types, strict=True)}
@@ -414,46 +373,26 @@ def _widest(type: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_signed_integer(type) else type
 
 
-def _kind(path: str) -> tuple[str, str]:
-    lower = path.lower()
-    if lower.endswith(CSV_ENDINGS):
-        return "csv", "CSV"
-    if lower.endswith(PARQUET_ENDINGS) or "://" in path:
-        return "parquet", "Parquet"
-    if lower.endswith(DATABASE_ENDINGS):
-        return "database", "a DuckDB database"
-    try:
-        with open(path, "rb") as file:
-            if file.read(4) == b"PAR1":
-                return "parquet", "Parquet"
-    except OSError:
-        pass
-    raise ValueError(
-        f"audit: cannot tell what {path!r} is. Its name should end in one of "
-        f"{', '.join((*PARQUET_ENDINGS, *CSV_ENDINGS, *DATABASE_ENDINGS))}."
-    )
-
-
 def _csv_line(error: Exception) -> str:
     """Where a text file is broken; the database's advice, to skip such rows, is none for an audit."""
     lines = [line.strip() for line in re.split("Possible (?:fixes|Solution)", str(error))[0].splitlines()]
     if "reached an invalid state" in str(error):
         return "it is no valid CSV. Perhaps its lines end in different ways (\\r\\n and \\n): save it with one of them"
-    told = [line.removeprefix("Invalid Input Error: ") for line in lines if line and not line.startswith("Original")]
-    return " ".join((told[0], told[-1]) if len(told) > 1 else told)[:300].rstrip(". ")
+    kept = [line.removeprefix("Invalid Input Error: ") for line in lines if line and not line.startswith("Original")]
+    return " ".join((kept[0], kept[-1]) if len(kept) > 1 else kept)[:300].rstrip(". ")
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0].rstrip(".")
 
 
-def _close(backend: Any, place: Path) -> None:
+def _close(backend: ibis.BaseBackend, place: Path) -> None:
     with suppress(Exception):  # the interpreter may be half gone: nothing is left to save
         backend.disconnect()
     shutil.rmtree(place, ignore_errors=True)
 
 
-def has_low_precision(table: Any, names: tuple[str, ...]) -> bool:
+def has_low_precision(table: ibis.Table, names: tuple[str, ...]) -> bool:
     """Whether any of the columns is a float of fewer than 64 bits."""
     schema = table.schema()
     return any(isinstance(schema[name], dt.Float16 | dt.Float32) for name in names)

@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 from lowchurn._checks import check_number
 from lowchurn._estimates import Estimate, critical, tango_score, undefined
+from lowchurn._types import ArrayLike
 
 
 @dataclass(frozen=True)
 class Test:
-    """A hypothesis test: what was asked and how surprising the data are if the answer is no.
+    """A hypothesis test: its question, and the probability of such data if the answer were no.
 
     Examples
     --------
@@ -39,29 +39,14 @@ class Test:
 
 
 def mcnemar(fixed: int, broken: int) -> Test:
-    """McNemar's exact test that as many rows were fixed as broken, two-sided; NaN where neither happened.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._statistics import mcnemar
-    >>> round(mcnemar(fixed=12, broken=3).p_value, 4)
-    0.0352
-    """
+    """McNemar's exact test that as many rows were fixed as broken, two-sided; NaN where neither happened."""
     changed = int(fixed) + int(broken)
     p = float(stats.binomtest(int(fixed), changed, 0.5).pvalue) if changed else math.nan
     return Test("is the accuracy changed?", p, changed, "McNemar's exact test")
 
 
 def mcnemar_units(differences: np.ndarray) -> Test:
-    """McNemar's test for weighted or grouped rows (Obuchowski 1998): each unit's fixed minus broken weight.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.audit._statistics import mcnemar_units
-    >>> round(mcnemar_units(np.array([1.0, -1.0, 2.0, 0.0])).p_value, 3)
-    0.414
-    """
+    """McNemar's test for weighted or grouped rows (Obuchowski 1998): each unit's fixed minus broken weight."""
     spread = float(np.sqrt(np.sum(np.square(differences))))
     p = float(2 * special.ndtr(-abs(np.sum(differences)) / spread)) if spread > 0 else math.nan
     return Test(
@@ -72,14 +57,7 @@ def mcnemar_units(differences: np.ndarray) -> Test:
 def non_inferiority(
     fixed_rate: float, broken_rate: float, n: int, margin: float, effective: float | None = None
 ) -> Test:
-    """One-sided score test that the accuracy fell by less than ``margin``: small p-values prove it.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._statistics import non_inferiority
-    >>> non_inferiority(fixed_rate=0.02, broken_rate=0.02, n=5000, margin=0.01).p_value < 0.001
-    True
-    """
+    """One-sided score test that the accuracy fell by less than ``margin``: small p-values prove it."""
     check_number("non_inferiority", "margin", margin, 0, 1, open_high=True)
     size = float(n) if effective is None else effective
     if n == 0 or not size > 0 or math.isnan(fixed_rate):
@@ -89,15 +67,8 @@ def non_inferiority(
     return Test(f"is the accuracy not worse by {margin:g} or more?", p, n, "score test (Tango), one-sided")
 
 
-def false_discovery(p_values: Any) -> np.ndarray:
-    """Benjamini and Hochberg's adjusted p-values; undefined ones stay NaN and are not counted.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._statistics import false_discovery
-    >>> false_discovery([0.01, float("nan"), 0.04])
-    array([0.02,  nan, 0.04])
-    """
+def false_discovery(p_values: ArrayLike) -> np.ndarray:
+    """Benjamini and Hochberg's adjusted p-values; undefined ones stay NaN and are not counted."""
     p = np.asarray(p_values, dtype=float)
     q = np.full(p.shape, np.nan)
     known = ~np.isnan(p)
@@ -107,14 +78,7 @@ def false_discovery(p_values: Any) -> np.ndarray:
 
 
 def more_flips_than_chance(inside: int, rows_inside: int, total: int, rows: int) -> float:
-    """P-value (one-sided, Fisher's exact) that a slice holds no more flips than chance would put there.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._statistics import more_flips_than_chance
-    >>> more_flips_than_chance(inside=9, rows_inside=20, total=20, rows=200) < 0.001
-    True
-    """
+    """P-value (one-sided, Fisher's exact) that a slice holds no more flips than chance would put there."""
     if rows_inside in (0, rows) or total == 0:
         return math.nan
     return float(stats.hypergeom.sf(inside - 1, rows, total, rows_inside))
@@ -123,14 +87,7 @@ def more_flips_than_chance(inside: int, rows_inside: int, total: int, rows: int)
 def effective_pairs(
     fixed: float, broken: float, variance: float, kish: float, units: float = math.inf, confidence: float = 0.95
 ) -> float:
-    """The size of a plain random sample in which the difference of two accuracies has the given variance.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._statistics import effective_pairs
-    >>> round(effective_pairs(0.02, 0.02, 0.04 / 500, kish=900.0), 6)
-    500.0
-    """
+    """The size of a plain random sample in which the difference of two accuracies has the given variance."""
     plain = fixed + broken - (fixed - broken) ** 2
     size = plain / variance if variance > 0 and plain > 0 else kish
     return size * few_units(units, confidence)
@@ -157,27 +114,9 @@ def bootstrap(
 ) -> Estimate:
     """Paired bootstrap of a statistic of column sums, resampling whole units (rows, groups or bags of them).
 
-    Parameters
-    ----------
-    sums : array of shape (units, k)
-        What each unit adds to the ``k`` totals.
-    statistic : callable
-        Totals of shape (draws, k) to values of shape (draws,).
-    n : int
-        Rows behind the units.
-    centred : bool, default False
-        Put the interval around the value with the bootstrap's standard error (and a t quantile) instead of taking
-        percentiles: right for statistics that resampling biases, such as a calibration error.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.audit._statistics import bootstrap
-    >>> rng = np.random.default_rng(0)
-    >>> values = rng.normal(1.0, 2.0, size=400)
-    >>> mean = bootstrap(np.c_[np.ones(400), values], lambda t: t[:, 1] / t[:, 0], n=400)
-    >>> 0.18 < (mean.high - mean.low) / 2 < 0.22
-    True
+    ``sums`` has shape (units, k); ``statistic`` maps totals of shape (draws, k) to values of shape (draws,). With
+    ``centred`` the interval is the value plus and minus a t quantile of standard errors instead of percentiles: right
+    for statistics that resampling biases, such as a calibration error.
     """
     units = sums.shape[0]
     with np.errstate(all="ignore"):
@@ -206,35 +145,25 @@ def bootstrap(
     return Estimate(value, low, high, n, f"paired bootstrap ({kind}, {draws} draws of {units:,} units)", float(units))
 
 
-def rows_needed(estimate: Estimate, limit: float, confidence: float, interval: Callable[[float], Estimate]) -> float:
+def rows_needed(estimate: Estimate, limit: float, interval: Callable[[float], Estimate]) -> float:
     """Rows at which the interval, at the same rate, would no longer straddle the limit; infinite where none would.
 
     ``interval`` maps an (effective) number of rows to the estimate that it would give.
-
-    Examples
-    --------
-    >>> from lowchurn._estimates import proportion
-    >>> from lowchurn.audit._statistics import rows_needed
-    >>> small = proportion(0.02, 200)
-    >>> rows_needed(small, 0.03, 0.95, lambda size: proportion(0.02, round(size), effective=size))
-    1124.0
     """
     # Rows of a single group show no variance, so they are worth nothing.
     if not estimate.defined or estimate.value == limit or estimate.effective <= 0:
         return math.inf
 
-    def settled(size: float) -> bool:
+    def overlap(size: float) -> float:
         there = interval(size)
-        return there.high <= limit if estimate.value < limit else there.low > limit
+        return there.high - limit if estimate.value < limit else limit - there.low
 
-    high = max(estimate.effective, 1.0)
-    while not settled(high):
-        high *= 2
-        if high > 1e15:
+    size = max(estimate.effective, 1.0)
+    while overlap(size) > 0:
+        size *= 2
+        if size > 1e15:
             return math.inf
-    low = max(high / 2, 1.0)
-    while high - low > max(0.5, 1e-9 * high):
-        middle = (low + high) / 2
-        low, high = (low, middle) if settled(middle) else (middle, high)
+    if overlap(size / 2) > 0:
+        size = optimize.brentq(overlap, size / 2, size)
     # Rows are needed of the kind at hand: with weights or groups each is worth effective / n of a plain one.
-    return float(math.ceil(high * estimate.n / estimate.effective))
+    return float(math.ceil(size * estimate.n / estimate.effective))

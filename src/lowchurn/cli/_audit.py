@@ -6,45 +6,36 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from lowchurn._files import PathLike, check_outputs, goes_to_stdout, is_stream, real_place, write_files
+from lowchurn._files import PathLike, check_outputs, real_place, write_files
 from lowchurn._terminal import printable
-from lowchurn.audit import Audit, Gate, Limits, Review, ReviewPlan, Verdict, audit, junit, markdown, read_config
+from lowchurn.audit import Audit, Gate, Limits, Review, ReviewPlan, Verdict, junit, markdown
 from lowchurn.audit._answers import holds_answers
+from lowchurn.audit._audit import audit_tables
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
-from lowchurn.audit._provenance import files_of
-from lowchurn.audit._settings import NAMES
+from lowchurn.audit._paths import files_of
+from lowchurn.audit._settings import NAMES, Origin, Settings, read_config
 from lowchurn.audit._summary import text
-from lowchurn.report._tried import read_frontier
+from lowchurn.cli._printing import console_beside, print_line, print_written
+from lowchurn.report._frontier_file import read_frontier
 
 DEFAULT_CONFIG = "lowchurn.toml"
-LIMITS = ("max_churn", "max_broken", "not_worse_than", "min_rows")
+LIMITS = tuple(field.name for field in fields(Limits))
 FILES = ("html", "json", "junit", "markdown", "disputed")
 STYLES = {PASS: "bold green", FAIL: "bold red", INCONCLUSIVE: "bold yellow"}
 
 
-def run_audit(given: Mapping[str, Any], console: Console) -> int:
-    """Run an audit from the command line's arguments and return the exit code.
-
-    Examples
-    --------
-    >>> from rich.console import Console
-    >>> from lowchurn.cli._audit import run_audit
-    >>> run_audit({"old": "no-such.parquet", "new": "no-such.parquet", "id": ["id"]}, Console())
-    Traceback (most recent call last):
-    ...
-    ValueError: audit: no file 'no-such.parquet' for the old table...
-    """
+def run_audit(given: Mapping[str, Any]) -> int:
+    """Run an audit from the command line's arguments and return the exit code."""
     asked = _read_arguments(given)
     paths = asked.paths
-    result = audit(given["old"], given["new"], **asked.settings)
-    result = _with_provenance(result, asked)
+    result = audit_tables(given["old"], given["new"], asked.settings, asked.origin)
     review = result.with_labels(given["answers"]) if "answers" in given else None
     verdict = None if asked.gate is None else result.gate(asked.gate, review=review)
     plan = result.review_plan(given.get("margin", 0.005), given.get("power", 0.8))
@@ -58,14 +49,10 @@ def run_audit(given: Mapping[str, Any], console: Console) -> int:
         "disputed": lambda: result.disputed(given.get("disputed_rows")).to_csv(index=False),
     }
     made: dict[PathLike, bytes | str] = {path: make[name]() for name, path in paths.items()}
-    # What goes to the standard output is for another program: the summary must not be mixed with it.
-    if any(goes_to_stdout(path) for path in paths.values()):
-        console = Console(stderr=True, soft_wrap=True)
     write_files(made)
+    console = console_beside(paths.values())
     _print_summary(console, result, verdict, None if result.fully_labelled else plan, review)
-    for path in paths.values():
-        if not is_stream(path):
-            _print(console, f"written: {_true_path(path)}")
+    print_written(paths.values(), console)
     return 0 if verdict is None else verdict.exit_code
 
 
@@ -73,20 +60,17 @@ def run_audit(given: Mapping[str, Any], console: Console) -> int:
 class _Asked:
     """The arguments, read and checked before any work."""
 
-    settings: dict[str, Any]
+    settings: Settings
     gate: Gate | None
     paths: dict[str, str]
     frontier: Any
-    config: str | None
-    from_config: tuple[str, ...]
-    """Names of the settings and limits whose value the file gave."""
+    origin: Origin
 
 
 def _read_arguments(given: Mapping[str, Any]) -> _Asked:
     path = given.get("config", DEFAULT_CONFIG if os.path.isfile(DEFAULT_CONFIG) else None)
     config = {"audit": {}, "gate": {}} if path is None else read_config(path)
-    renamed = {**given, **({"features": given["feature"]} if given.get("feature") else {})}
-    flags = {name: renamed[name] for name in NAMES if renamed.get(name) not in (None, [])}
+    flags = {name: given[name] for name in NAMES if given.get(name) not in (None, [])}
     gate, limits = _gate(given, config["gate"])
     kept = [name for name in config["audit"] if name not in flags]
     kept += [name for name in dict(_flat(config["gate"], "gate.")) if name not in limits]
@@ -95,7 +79,8 @@ def _read_arguments(given: Mapping[str, Any]) -> _Asked:
     if "junit" in paths and gate is None:
         raise ValueError("audit: junit needs limits to judge. Set one, such as max_churn=0.03.")
     frontier = read_frontier(given["frontier"]) if "frontier" in given else None
-    return _Asked(config["audit"] | flags, gate, paths, frontier, path, tuple(kept))
+    origin = Origin(_command(), path, tuple(kept), {} if gate is None else dict(_flat(gate.given, "gate.")))
+    return _Asked(Settings(**(config["audit"] | flags)), gate, paths, frontier, origin)
 
 
 def _gate(given: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[Gate | None, set[str]]:
@@ -131,16 +116,8 @@ def _check_paths(given: Mapping[str, Any], paths: Mapping[str, str], config: str
             )
 
 
-def _with_provenance(result: Audit, asked: _Asked) -> Audit:
-    limits = {} if asked.gate is None else dict(_flat(asked.gate.given, "gate."))
-    provenance = replace(
-        result.provenance,
-        settings=result.provenance.settings | limits,
-        config=asked.config,
-        from_config=asked.from_config,
-    )
-    command = shlex.join(["lowchurn", *sys.argv[1:]]) if len(sys.argv) > 1 else result.command
-    return replace(result, command=command, provenance=provenance)
+def _command() -> str:
+    return shlex.join(["lowchurn", *sys.argv[1:]]) if len(sys.argv) > 1 else Origin.command
 
 
 def _flat(table: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
@@ -153,7 +130,7 @@ def _flat(table: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
 
 
 def _page(result: Audit, verdict: Verdict | None, plan: ReviewPlan, review: Review | None, frontier: Any) -> str:
-    from lowchurn.report._page import html_page
+    from lowchurn.report import html_page
 
     return html_page(result, verdict, plan=plan, review=review, frontier=frontier)
 
@@ -163,9 +140,9 @@ def _print_summary(
 ) -> None:
     console.print(Text(text(result, review)))
     if review is not None:
-        _print(console, f"  review: {review}")
+        print_line(f"  review: {review}", console)
     elif plan is not None:
-        _print(console, f"  review plan: {plan}")
+        print_line(f"  review plan: {plan}", console)
     if verdict is None:
         return
     console.print(Text(verdict.outcome, style=STYLES[verdict.outcome]))
@@ -173,17 +150,7 @@ def _print_summary(
         words = f" {printable(check.words)}"
         console.print(Text("  ").append(check.outcome, style=STYLES[check.outcome]).append(words))
     for name in verdict.unjudged:
-        _print(console, f"  not judged, too few rows: {name}")
+        print_line(f"  not judged, too few rows: {name}", console)
     if verdict.outcome == INCONCLUSIVE and verdict.gate.inconclusive == "warn":
         warning = "warning: the verdict is INCONCLUSIVE and lets the candidate through (inconclusive = warn)."
-        _print(Console(stderr=True, soft_wrap=True), warning)
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(Text(printable(line)))
-
-
-def _true_path(path: str) -> str:
-    """Where a file was written, links followed; as it was given where there are none."""
-    place = real_place(path)
-    return path if str(place) == os.path.abspath(path) else str(place)
+        print_line(warning, Console(stderr=True))

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from lowchurn._exits import tell
 from lowchurn._terminal import printable
+from lowchurn.cli._printing import print_line
 
 bench_app = typer.Typer(help="Run the paper's experiments; make their tables and figures.", no_args_is_help=True)
 data_app = typer.Typer(help="The data sets of the experiments.", no_args_is_help=True)
@@ -21,47 +22,53 @@ StoreOption = Annotated[Path, typer.Option("--store", help="Folder of results.")
 DataOption = Annotated[
     Path | None, typer.Option("--data", envvar="LOWCHURN_DATA", help="Folder of data sets, or a prepared file.")
 ]
-OutOption = Annotated[Path, typer.Option("--out", help="Folder for what is made.")]
+OutOption = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
 STORE = Path("bench-store")
-
-
-def _say(value: object) -> None:
-    """Print a line with values from files and names: no markup, control characters as escapes."""
-    Console().print(Text(printable(value)), soft_wrap=True)
 
 
 @bench_app.command("run")
 def run_command(
     datasets: Annotated[
-        list[str], typer.Argument(help="Data sets or groups: openml, mnist-variants, celeba, built-in, ...")
+        list[str], typer.Argument(help="Data sets or groups, such as openml, mnist-variants, celeba or built-in.")
     ],
     store: StoreOption = STORE,
     data: DataOption = None,
-    network: Annotated[list[str] | None, typer.Option(help="Such as fcn-1000; may be given often.")] = None,
+    network: Annotated[
+        list[str] | None, typer.Option(help="Network to train, such as fcn-1000. May be repeated.")
+    ] = None,
     strategy: Annotated[
         list[str] | None,
         typer.Option(
-            "--strategy", "--strategies", help="Such as distill, or paper, dial, all; the paper's without it."
+            "--strategy", "--strategies", help="Name of a strategy, or paper (default), dial or all. May be repeated."
         ),
     ] = None,
     start: Annotated[str, typer.Option(help="Where strategies start: warm, cold, both or default.")] = "warm",
-    ablation: Annotated[bool, typer.Option("--ablation", help="The steps from distillation to anchor.")] = False,
+    ablation: Annotated[bool, typer.Option("--ablation", help="Run the steps from distillation to anchor.")] = False,
     trials: Annotated[int, typer.Option(help="Trials of each setting.")] = 100,
-    initial: Annotated[list[int] | None, typer.Option(help="Rows of the base; may be given often.")] = None,
-    validation: Annotated[int | None, typer.Option(help="Rows to stop on: 100, or 1000 from 10000.")] = None,
-    batch: Annotated[int, typer.Option(help="Rows of the update.")] = 1000,
+    initial: Annotated[
+        list[int] | None, typer.Option(help="Rows that the base is trained on. May be repeated. Default: 1000.")
+    ] = None,
+    validation: Annotated[
+        int | None,
+        typer.Option(
+            help="Rows on which training is stopped. Default: 100, or 1000 where --initial is at least 10000."
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Rows that are new in the retrain.")] = 1000,
     scale: Annotated[bool, typer.Option("--scale", help="Standardise the features.")] = False,
     patience: Annotated[int, typer.Option(help="Epochs without improvement before a model stops.")] = 5,
-    loss: Annotated[str, typer.Option(help="log or squared.")] = "log",
-    epochs: Annotated[int, typer.Option(help="At most so many.")] = 300,
-    seed: Annotated[int, typer.Option(help="Another one gives other draws.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
-    jobs: Annotated[int | None, typer.Option(help="Blocks at a time.")] = None,
-    block: Annotated[int | None, typer.Option(help="Trials trained together: what a kill may cost.")] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed models again.")] = False,
+    loss: Annotated[str, typer.Option(help="Loss to train with: log or squared.")] = "log",
+    epochs: Annotated[int, typer.Option(help="Largest number of epochs.")] = 300,
+    seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0,
+    device: Annotated[str, typer.Option(help="Device to train on: auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Precision of the training: float32 or float64.")] = "float32",
+    jobs: Annotated[int | None, typer.Option(help="Blocks that are trained at a time.")] = None,
+    block: Annotated[
+        int | None, typer.Option(help="Trials that are trained together; a kill loses at most these.")
+    ] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train models again that failed.")] = False,
 ) -> None:
-    """Train and measure what the store does not hold yet; the same command goes on where it was stopped.
+    """Train and measure what the store does not contain yet; the same command goes on where it was stopped.
 
     Exit code 1: none of the models that were asked for is finished.
     """
@@ -105,9 +112,9 @@ def run_command(
         jobs=jobs,
         block=block,
         retry_failed=retry_failed,
-        tell=_say,
+        tell=print_line,
     )
-    _say(f"{counts['new']} new rows, {counts['failed']} failed, {counts['there']} were there.")
+    print_line(f"{counts['new']} new rows, {counts['failed']} failed, {counts['there']} were there.")
     found = outcome(place, names, protocols, settings, trials)
     if found.failed and not found.finished:
         tell("error", f"bench run: none of {found.failed} rows is finished; the first {found.reason}", "bold red")
@@ -127,7 +134,7 @@ def status_command(store: StoreOption = STORE) -> None:
         raise ValueError(f"bench status: there is no store {store}. Make one with `lowchurn bench run`.")
     lines = summary(Store(store))
     if not lines:
-        _say(f"{store} contains no rows.")
+        print_line(f"{store} contains no rows.")
         return
     table = Table()
     for heading in lines[0]:
@@ -144,7 +151,7 @@ def tables_command(store: StoreOption = STORE, out: OutOption = Path("bench-tabl
     from lowchurn.bench._store import Store
 
     for path in write_tables(Store(store), out):
-        _say(path)
+        print_line(path)
 
 
 @bench_app.command("report")
@@ -153,7 +160,7 @@ def report_command(store: StoreOption = STORE, out: OutOption = Path("bench-repo
     from lowchurn.bench._report import write_report
     from lowchurn.bench._store import Store
 
-    _say(write_report(Store(store), out))
+    print_line(write_report(Store(store), out))
 
 
 @bench_app.command("import")
@@ -169,19 +176,19 @@ def import_command(
         for other in others:
             other.rows()  # one that cannot be read is refused before anything is written
         for source, other in zip(sources, others, strict=True):
-            _say(f"{source}: {copy_rows(other, Store(store))} new rows")
+            print_line(f"{source}: {copy_rows(other, Store(store))} new rows")
 
 
 @bench_app.command("prepare")
 def prepare_command(
-    path: Annotated[Path, typer.Argument(help="File to write (.npz).")],
-    datasets: Annotated[list[str] | None, typer.Argument(help="Data sets or groups; openml without it.")] = None,
+    path: Annotated[Path, typer.Argument(help="File to write, which ends in .npz.")],
+    datasets: Annotated[list[str] | None, typer.Argument(help="Data sets or groups. Default: openml.")] = None,
     data: DataOption = None,
 ) -> None:
     """Pack data sets into one file that needs nothing but numpy to read."""
     from lowchurn.bench._loading import prepare
 
-    _say(f"{path}: {prepare(path, datasets or ['openml'], data) / 1e6:.1f} MB")
+    print_line(f"{path}: {prepare(path, datasets or ['openml'], data) / 1e6:.1f} MB")
 
 
 @data_app.command("list")
@@ -196,14 +203,14 @@ def list_command(data: DataOption = None) -> None:
     lines = [("data set", "group", "source", "here"), *lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        _say("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
+        print_line("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
 @data_app.command("fetch")
 def fetch_command(
     names: Annotated[list[str], typer.Argument(help="Data sets or groups.")],
     data: Annotated[Path, typer.Option("--data", envvar="LOWCHURN_DATA", help="Folder to put them into.")],
-    again: Annotated[bool, typer.Option("--again", help="Also what is there already.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Fetch data sets again that are there.")] = False,
 ) -> None:
     """Get data sets from the internet."""
     from lowchurn.bench._fetch import fetch
@@ -211,4 +218,4 @@ def fetch_command(
 
     for name in expand(names):
         path = fetch(name, data, again=again)
-        _say(f"{name}: {path or 'comes with scikit-learn'}")
+        print_line(f"{name}: {path or 'comes with scikit-learn'}")

@@ -11,8 +11,9 @@ model says. Hard labels become rows of zeros and a one.
 from __future__ import annotations
 
 import functools
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,22 @@ from lowchurn._checks import ROUNDING, as_floats, as_labels, check_weightlike, c
 from lowchurn._terminal import one_line
 from lowchurn.estimator._labels import GONE, WHO, codes, positions
 from lowchurn.learners import ALL, NATIVE_ENDINGS, native_model
+from lowchurn.learners._boosting import BoostedModel
 from lowchurn.learners._learner import extra_missing
 from lowchurn.learners._torch import is_network
 
+BOOSTING = ("catboost", "lightgbm", "xgboost")
+# Where libraries keep the names of columns.
+NAMES_OF_FEATURES: tuple[Callable[[Any], Any], ...] = (
+    lambda model: model.feature_names_in_,  # scikit-learn, and most that follow it
+    lambda model: model.feature_names_,  # CatBoost
+    lambda model: model.feature_name_,  # LightGBM's classifier
+    lambda model: model.feature_name(),  # LightGBM's booster
+    lambda model: model.get_booster().feature_names,  # XGBoost's classifier
+    lambda model: model.feature_names,  # XGBoost's booster
+)
+# Names that libraries make up for arrays: Column_0 (LightGBM), 0 (CatBoost), f0 (XGBoost).
+MADE_UP = re.compile(r"(?:Column_|f)?(\d+)")
 WRAPPERS = ("FrozenEstimator", "FixedThresholdClassifier", "TunedThresholdClassifierCV")
 
 
@@ -242,15 +256,30 @@ def start_of(base: Base | GivenBase, X: Any) -> tuple[Any, Any]:
 
 
 def feature_names(model: Any, columns: Any = None) -> list[str] | None:
-    """The names of the columns that a model was fitted on, where it knows them; CatBoost has a name of its own.
+    """The names of the columns that a model was fitted on, spelled as ``columns`` are; None where it has none.
 
-    They are spelled as the ``columns`` at hand, see :func:`as_spelled`.
+    Names that libraries make up for arrays count only where they are among ``columns``.
     """
-    names = getattr(model, "feature_names_in_", None)
-    if names is None and type(model).__module__.startswith("catboost"):
-        names = getattr(model, "feature_names_", None)
-        names = None if names is None or all(name.isdigit() for name in names) else names  # made up for arrays
-    return None if names is None else as_spelled(list(names), columns)
+    model = unwrap(model)
+    if isinstance(model, BoostedModel):
+        return feature_names(model.stages[0].booster, columns)
+    if isinstance(model, Pipeline) and len(model) == 1:
+        return feature_names(model[-1], columns)
+    present = [] if columns is None else list(columns)
+    boosting = any(kind.__module__.split(".")[0] in BOOSTING for kind in type(model).__mro__)
+    for find in NAMES_OF_FEATURES if boosting else NAMES_OF_FEATURES[:1]:
+        try:
+            names = find(model)
+        except Exception:  # another library's, or unfitted
+            continue
+        if names is not None and len(names) and (not _made_up(names) or set(names) <= set(present)):
+            return as_spelled([str(name) for name in names], present)
+    return None
+
+
+def _made_up(names: Any) -> bool:
+    found = [MADE_UP.fullmatch(str(name)) for name in names]
+    return all(match is not None and int(match[1]) == k for k, match in enumerate(found))
 
 
 def as_spelled(names: list[str], columns: Any) -> list[str]:

@@ -73,19 +73,4 @@ def blueprint(base: Any) -> Any:
     )
 
 
-__all__ = [
-    "ALL",
-    "NATIVE_ENDINGS",
-    "CatBoostLearner",
-    "Job",
-    "Learner",
-    "LightGBMLearner",
-    "NetworkClassifier",
-    "RowsLearner",
-    "TorchLearner",
-    "XGBoostLearner",
-    "blueprint",
-    "fit_soft",
-    "learner_for",
-    "native_model",
-]
+__all__ = ["Job", "Learner", "NetworkClassifier", "learner_for", "native_model"]

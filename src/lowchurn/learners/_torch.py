@@ -233,7 +233,8 @@ class TorchLearner(Learner):
 
     def fit_many(self, X: Any, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
         """Train all jobs at once on one device; ``n_jobs`` has nothing to do here."""
-        from lowchurn.nets import Task, train
+        from lowchurn.nets import train
+        from lowchurn.nets._tasks import strategy_task
 
         who = self.estimator
         X = np.asarray(X, dtype=np.float32)
@@ -245,21 +246,17 @@ class TorchLearner(Learner):
         for job in jobs:
             labels = job.targets.argmax(axis=1) if job.labels is None else job.labels
             rows, held_out = self._split(labels, job)
-            weights = None if job.sample_weight is None else job.sample_weight[rows]
             tasks.append(
-                Task(
+                strategy_task(
+                    job.strategy,
                     rows=rows,
                     targets=job.targets[rows],
                     validation=held_out,
                     validation_targets=one_hot(labels[held_out], len(self.classes)),
                     seed=0 if job.seed is None else job.seed,
-                    start=start if job.base_share else None,
-                    base_share=job.base_share,
-                    weights=weights,
-                    mixing=job.mixing,
-                    coupling=job.coupling,
-                    limit=job.strategy.limit,
+                    base=start,
                     pull=None if job.pull is None else job.pull[rows],
+                    weights=None if job.sample_weight is None else job.sample_weight[rows],
                 )
             )
         trained = train(
@@ -305,24 +302,14 @@ class TorchLearner(Learner):
         """Weights in shares; batch normalisation gets its statistics anew from the rows ``X``."""
         import torch
 
-        states = [model.module_.state_dict() for model in models]
-        state = {}
-        for name, first in states[0].items():
-            values = [one[name].detach() for one in states]
-            exact = next((v for v, share in zip(values, shares, strict=True) if share == 1), None)
-            if exact is not None or not first.is_floating_point():
-                state[name] = first if exact is None else exact
-            else:
-                total = torch.stack([share * v.double() for v, share in zip(values, shares, strict=True)]).sum(dim=0)
-                state[name] = total.to(first.dtype)
+        from lowchurn.nets._averages import average_states, renew_statistics
+
         made = clone(self.estimator)
         made.classes_, made.n_features_in_ = self.classes, models[0].n_features_in_
         made.epochs_ = models[0].epochs_
         made.module_ = copy.deepcopy(models[0].module_)
-        made.module_.load_state_dict(state)
+        made.module_.load_state_dict(average_states([model.module_.state_dict() for model in models], shares))
         if self.needs_rows(made) and not any(share == 1 for share in shares):
-            from lowchurn.nets._averages import renew_statistics
-
             rows = torch.from_numpy(shaped(self.estimator, np.asarray(X, dtype=np.float32)))
             renew_statistics(made.module_.eval(), rows, self.estimator.batch_size)
         made.module_.eval()

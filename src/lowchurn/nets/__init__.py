@@ -4,14 +4,15 @@ Needs torch (``pip install "lowchurn[torch]"``).
 """
 
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError as error:
     raise ImportError('lowchurn.nets needs torch: pip install "lowchurn[torch]"') from error
 
 from lowchurn.nets import networks
 from lowchurn.nets._averages import average
-from lowchurn.nets._tasks import Task, strategy_task, strategy_tasks
+from lowchurn.nets._tasks import Task, strategy_tasks
+from lowchurn.nets._tasks import strategy_task as strategy_task  # for other rooms, not public
 from lowchurn.nets._train import train
 from lowchurn.nets._trained import Trained, TrainingInterrupted
 
-__all__ = ["Task", "Trained", "TrainingInterrupted", "average", "networks", "strategy_task", "strategy_tasks", "train"]
+__all__ = ["Task", "average", "networks", "strategy_tasks", "train"]

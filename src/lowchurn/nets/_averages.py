@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +11,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lowchurn._checks import check_number, to_numpy
-from lowchurn.nets._initial_weights import State, blend
-from lowchurn.nets._trained import FINISHED, Trained, as_pool
+from lowchurn.nets._stacks import State
+from lowchurn.nets._trained import FINISHED, Numbers, Trained, as_pool, gather
 
 ELEMENTS_AT_ONCE = 2**27  # of weights that are summed, which is done in float64
 
@@ -23,8 +22,8 @@ def average(
     groups: Sequence[Sequence[int]],
     bases: Sequence[tuple[Trained, int]] | None = None,
     shares: Sequence[float] | None = None,
-    X: Any = None,
-    rows: Sequence[Any] | None = None,
+    X: Numbers | None = None,
+    rows: Sequence[Numbers] | None = None,
 ) -> Trained:
     """The mean weights of groups of trained models, each moved by a share toward a base.
 
@@ -96,13 +95,16 @@ def average(
             for k, share in enumerate(dial)
             if status[k] == FINISHED and (0 < share < 1 or (share == 0 and len(finished[k]) > 1))
         ]
-        if mixed and X is None:
+        if not mixed:
+            return result
+        if X is None:
             raise ValueError(
                 "average: the network has batch normalisation, whose statistics have to be computed anew for averaged "
                 "weights, but X is None. Give the training rows."
             )
+        pool = as_pool(X, trained.settings)
         for k in mixed:
-            _renew_statistics(result, k, X, None if rows is None else rows[k])
+            _renew_statistics(result, k, pool, None if rows is None else rows[k])
     return result
 
 
@@ -111,17 +113,17 @@ def _check(
     groups: list[list[int]],
     bases: Sequence[tuple[Trained, int]] | None,
     shares: Sequence[float],
-    rows: Sequence[Any] | None,
+    rows: Sequence[Numbers] | None,
 ) -> None:
     if not groups:
-        raise ValueError("average: groups must hold at least one group, got none.")
+        raise ValueError("average: groups must contain at least one group, got none.")
     for name, value in (("bases", bases), ("shares", shares), ("rows", rows)):
         if value is not None and len(value) != len(groups):
             raise ValueError(f"average: {name} must have one entry for each of {len(groups)} groups, got {len(value)}.")
     for k, (group, share) in enumerate(zip(groups, shares, strict=True)):
         if not group or min(group) < 0 or max(group) >= len(trained):
             raise ValueError(
-                f"average: group {k} must hold at least one model number from 0 to {len(trained) - 1}, got {group}."
+                f"average: group {k} must contain at least one model number from 0 to {len(trained) - 1}, got {group}."
             )
         check_number("average", f"share {k}", share, 0, 1)
         if share > 0 and bases is None:
@@ -150,55 +152,66 @@ def _blended(
     unique = {key: place for place, key in enumerate(dict.fromkeys(map(tuple, finished)))}  # a dial shares its members
     most = max(1, max(map(len, unique)))
     members = torch.tensor([[*key, *[0] * (most - len(key))] for key in unique], device=device)
-    counts = torch.tensor([len(key) for key in unique], device=device)
+    there = torch.tensor([[float(j < len(key)) for j in range(most)] for key in unique], device=device).double()
     which = torch.tensor([unique[tuple(group)] for group in finished], device=device)
     share = torch.tensor(shares, device=device, dtype=torch.float64)
     state: State = {}
     for name, value in trained.state.items():
-        mean = _means(value, members, counts)[which]
-        if bases is None:
-            state[name] = mean
-            continue
-        base = _gathered(name, value, bases)
-        if value.is_floating_point():
-            state[name] = blend({name: base}, {name: mean}, share)[name]
-        else:
-            state[name] = torch.where((share == 1).view(-1, *[1] * (value.ndim - 1)), base, mean)
+        state[name] = weighted_means(value, members, there, there.sum(dim=1).clamp(min=1))[which]
+        if bases is not None:
+            base = torch.empty_like(state[name])
+            gather(name, bases, base)
+            state[name] = blend(base, state[name], share)
     return state
 
 
-def _means(value: torch.Tensor, members: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """The mean of ``value`` (K, ...) over each row of members; of whole numbers, the first."""
+def weighted_means(
+    value: torch.Tensor, members: torch.Tensor, weights: torch.Tensor, totals: torch.Tensor
+) -> torch.Tensor:
+    """``sum(weights * value[members]) / totals`` (K, ...) of members (K, n); of whole numbers, the first member.
+
+    Members without weight are left out, whatever their values.
+    """
     if not value.is_floating_point():
         return value[members[:, 0]]
     means = torch.empty((len(members), *value.shape[1:]), device=value.device, dtype=value.dtype)
     size = max(1, ELEMENTS_AT_ONCE // max(1, value[0].numel()))
     for first in range(0, len(members), size):
-        some, count = members[first : first + size], counts[first : first + size]
-        wide = (-1, *[1] * (value.ndim - 1))
-        total = torch.zeros((len(some), *value.shape[1:]), device=value.device, dtype=torch.float64)
-        for j in range(some.shape[1]):  # in float64, so that the order of the members does not matter
-            total += torch.where((j < count).view(wide), value[some[:, j]], 0).double()
-        means[first : first + size] = (total / count.clamp(min=1).view(wide)).to(value.dtype)
+        some, wide = slice(first, first + size), (-1, *[1] * (value.ndim - 1))
+        total = torch.zeros((len(members[some]), *value.shape[1:]), device=value.device, dtype=torch.float64)
+        for j in range(members.shape[1]):  # in float64, so that the order of the members does not matter
+            weight = weights[some, j].view(wide)
+            total += torch.where(weight != 0, value[members[some, j]], 0).double().mul_(weight)
+        means[some] = (total / totals[some].view(wide)).to(value.dtype)
     return means
 
 
-def _gathered(name: str, like: torch.Tensor, bases: Sequence[tuple[Trained, int]]) -> torch.Tensor:
-    """One tensor of every candidate's base; bases that lie in the same stack are gathered at once."""
-    found = torch.empty((len(bases), *like.shape[1:]), device=like.device, dtype=like.dtype)
-    sources: dict[int, list[int]] = {}
-    for k, (source, _) in enumerate(bases):
-        sources.setdefault(id(source), []).append(k)
-    for places in sources.values():
-        value = bases[places[0]][0].state[name]
-        index = torch.tensor([bases[k][1] for k in places], device=value.device)
-        found[torch.tensor(places, device=like.device)] = value[index].to(like.device, like.dtype)
-    return found
+def average_states(states: Sequence[State], shares: Sequence[float]) -> State:
+    """The weights of single models in shares; exactly one of them at a share of 1."""
+    if 1 in shares:
+        return states[list(shares).index(1)]
+    members, weights = torch.arange(len(states))[None], torch.tensor([shares], dtype=torch.float64)
+    return {
+        name: weighted_means(torch.stack([state[name] for state in states]), members, weights, torch.ones(1))[0]
+        for name in states[0]
+    }
 
 
-def _renew_statistics(result: Trained, k: int, X: Any, rows: Any) -> None:
+def blend(one: torch.Tensor, other: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """``share * one + (1 - share) * other`` per model; exactly the one or the other at shares of 1 and 0.
+
+    Of whole numbers, such as counters, the other unless the share is 1.
+    """
+    share = shares.view(-1, *[1] * (one.ndim - 1))
+    if not one.is_floating_point():
+        return torch.where(share == 1, one, other)
+    share = share.to(one)
+    mixed = share * one + (1 - share) * other
+    return torch.where(share == 1, one, torch.where(share == 0, other, mixed))
+
+
+def _renew_statistics(result: Trained, k: int, pool: torch.Tensor, rows: Numbers | None) -> None:
     """Running means and variances of one candidate from its training rows."""
-    pool = as_pool(X, result.settings)
     if rows is not None:
         pool = pool[torch.as_tensor(to_numpy(rows), device=pool.device)]
     module = result.module(k).to(result.settings.device)
@@ -209,24 +222,15 @@ def _renew_statistics(result: Trained, k: int, X: Any, rows: Any) -> None:
 
 @torch.no_grad()
 def renew_statistics(module: nn.Module, rows: torch.Tensor, batch_size: int) -> None:
-    """Running means and variances of a module as plain averages over batches of its training rows, in place.
+    """Set a module's running means and variances to plain averages over batches of its training rows.
 
     Everything but batch normalisation stays in evaluation mode, so that the result is the same each time.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lowchurn.nets._averages import renew_statistics
-    >>> layer = torch.nn.BatchNorm1d(1).eval()
-    >>> renew_statistics(layer, torch.tensor([[1.0], [3.0]]), batch_size=2)
-    >>> layer.running_mean.item(), layer.running_var.item()
-    (2.0, 2.0)
     """
     layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
     usual = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
-        layer.momentum = None  # torch's way to say: the average over all batches
+        layer.momentum = None  # torch's value for the average over all batches
         layer.train()
     # Parts of nearly the same size: a last batch of a single row could not be normalised.
     for part in torch.tensor_split(rows, math.ceil(len(rows) / batch_size)):

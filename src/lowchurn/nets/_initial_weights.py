@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
+from lowchurn.nets._averages import blend
 from lowchurn.nets._random import uniforms
+from lowchurn.nets._stacks import Settings, State
+from lowchurn.nets._tasks import Task
+from lowchurn.nets._trained import gather
+from lowchurn.nets._training_data import seeds_of
+from lowchurn.nets._twins import Twins
 from lowchurn.nets.networks import Network
 
-State = dict[str, torch.Tensor]
+Factory = nn.Module | Callable[[], nn.Module]
 ELEMENTS_AT_ONCE = 2**25  # of random numbers, which are made in float64 with a few copies
 
 
-def make_template(network: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+def make_template(network: Factory) -> nn.Module:
     """The module that all models of a stack are copies of."""
     module = network if isinstance(network, nn.Module) or not callable(network) else network()
     if not isinstance(module, nn.Module):
@@ -25,12 +31,35 @@ def make_template(network: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     return module
 
 
-def fresh_state(
-    network: nn.Module | Callable[[], nn.Module],
-    template: nn.Module,
-    seeds: torch.Tensor,
-    dtype: torch.dtype,
-) -> State:
+def initial_weights(
+    network: Factory, template: nn.Module, tasks: Sequence[Task], settings: Settings
+) -> tuple[State, State]:
+    """Parameters and buffers (K, ...) that a stack of these tasks starts from.
+
+    Running statistics go with the base's weights; a fresh or blended start has fresh ones.
+    """
+    twins, device, dtype = Twins.of(tasks), settings.device, settings.dtype
+    buffers = fresh_buffers(template, len(tasks), device, dtype)
+    for name, value in buffers.items():
+        gather(name, [task.start if task.base_share == 1 else None for task in tasks], value)
+    buffers = {name: twins.spread(value) for name, value in buffers.items()}
+    shares = torch.tensor([task.base_share for task in tasks], device=device, dtype=torch.float64)
+    fresh = None
+    if bool((shares < 1).any()):
+        fresh = fresh_state(network, template, twins.seeds(seeds_of(tasks, device)), dtype)
+        if not shares.any():
+            return fresh, buffers
+    base: State = {}
+    for name, parameter in template.named_parameters():
+        value = torch.zeros((len(tasks), *parameter.shape), device=device, dtype=dtype)
+        gather(name, [task.start for task in tasks], value)
+        base[name] = twins.spread(value)
+    if fresh is None:
+        return base, buffers
+    return {name: blend(base[name], value, twins.spread(shares)) for name, value in fresh.items()}, buffers
+
+
+def fresh_state(network: Factory, template: nn.Module, seeds: torch.Tensor, dtype: torch.dtype) -> State:
     """Freshly initialised parameters (K, ...), each model from its own seed, on the device of the seeds."""
     if isinstance(template, Network):
         starts = template.starts()
@@ -54,7 +83,7 @@ def fresh_state(
     }
 
 
-def _reset(network: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+def _reset(network: Factory, seed: int) -> nn.Module:
     """A freshly initialised copy of a user's module, the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed % 2**63)
@@ -73,21 +102,8 @@ def _reset(network: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module
 
 
 def fresh_buffers(template: nn.Module, models: int, device: torch.device, dtype: torch.dtype) -> State:
-    """The template's buffers, such as running means, once for each model."""
+    """The template's buffers, such as running means, once per model."""
     return {
         name: b.detach().to(device, dtype if b.is_floating_point() else b.dtype).expand(models, *b.shape).clone()
         for name, b in template.named_buffers()
     }
-
-
-def blend(base: State, fresh: State | None, shares: torch.Tensor) -> State:
-    """``share * base + (1 - share) * fresh`` for each model; exactly the one or the other at shares of 1 and 0."""
-    if fresh is None:
-        return base
-
-    def between(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        share = shares.to(one).view(-1, *[1] * (one.ndim - 1))
-        mixed = share * one + (1 - share) * other
-        return torch.where(share == 1, one, torch.where(share == 0, other, mixed))
-
-    return {name: between(base[name], value) for name, value in fresh.items()}

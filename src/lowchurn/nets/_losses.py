@@ -1,6 +1,6 @@
-"""The loss of a batch of many models, and its gradient at their logits.
+"""The loss of many models on their rows, and its gradient at their logits.
 
-Every way of training a stack goes forward to logits, asks here for the gradient there, and goes backward from it: so
+Every way of training a stack goes forward to logits, takes the gradient there from here, and goes backward from it: so
 soft targets, row weights, both losses and coupled twins are written once.
 """
 
@@ -9,30 +9,29 @@ from __future__ import annotations
 import torch
 
 
-def target_gradient(logits: torch.Tensor, targets: torch.Tensor, squared: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss against soft targets, one value a row, and its gradient at the logits.
+def target_loss(logits: torch.Tensor, targets: torch.Tensor, squared: bool) -> torch.Tensor:
+    """Loss per row against soft targets: cross-entropy, or Keras' mean squared error of the probabilities."""
+    if squared:
+        return (torch.softmax(logits, dim=-1) - targets).square().mean(dim=-1)
+    return -(targets * torch.log_softmax(logits, dim=-1)).sum(dim=-1)
 
-    Cross-entropy, or Keras' mean squared error of the probabilities. Targets need not sum to one.
-    """
+
+def target_gradient(logits: torch.Tensor, targets: torch.Tensor, squared: bool) -> torch.Tensor:
+    """Gradient of :func:`target_loss` at the logits; targets need not sum to one."""
     if squared:
         proba = torch.softmax(logits, dim=-1)
-        gap = proba - targets
-        return gap.square().mean(dim=-1), _through_softmax(proba, gap * (2 / logits.shape[-1]))
-    log_proba = torch.log_softmax(logits, dim=-1)
-    loss = -(targets * log_proba).sum(dim=-1)
-    return loss, targets.sum(dim=-1, keepdim=True) * log_proba.exp() - targets
+        return _through_softmax(proba, (proba - targets) * (2 / logits.shape[-1]))
+    return targets.sum(dim=-1, keepdim=True) * torch.log_softmax(logits, dim=-1).exp() - targets
 
 
-def twin_gradient(logits: torch.Tensor, other: torch.Tensor, squared: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss between two twins, both ways, and its gradient at the first one's logits, through both arguments."""
+def twin_gradient(logits: torch.Tensor, other: torch.Tensor, squared: bool) -> torch.Tensor:
+    """Gradient at the first twin's logits of the loss between two twins, both ways, through both arguments."""
     proba, other_proba = torch.softmax(logits, dim=-1), torch.softmax(other, dim=-1)
     if squared:
-        gap = proba - other_proba
-        return 2 * gap.square().mean(dim=-1), _through_softmax(proba, gap * (4 / logits.shape[-1]))
-    log_proba, other_log = torch.log_softmax(logits, dim=-1), torch.log_softmax(other, dim=-1)
-    toward = -(proba * other_log).sum(dim=-1)
-    loss = toward - (other_proba * log_proba).sum(dim=-1)
-    return loss, proba * (-other_log - toward.unsqueeze(-1)) + proba - other_proba
+        return _through_softmax(proba, (proba - other_proba) * (4 / logits.shape[-1]))
+    other_log = torch.log_softmax(other, dim=-1)
+    toward = -(proba * other_log).sum(dim=-1, keepdim=True)
+    return proba * (-other_log - toward) + proba - other_proba
 
 
 def batch_gradient(
@@ -46,11 +45,11 @@ def batch_gradient(
 
     With ``coupling`` (K / 2,), models 2p and 2p + 1 are twins whose loss has this share between them.
     """
-    _, gradient = target_gradient(logits, targets, squared)
+    gradient = target_gradient(logits, targets, squared)
     if coupling is not None:
         share = coupling.repeat_interleave(2).view(-1, 1, 1)
         partner = logits.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
-        gradient = (1 - share) * gradient + share * twin_gradient(logits, partner, squared)[1]
+        gradient = (1 - share) * gradient + share * twin_gradient(logits, partner, squared)
     return gradient * (weights / logits.shape[1]).unsqueeze(-1)
 
 

@@ -15,16 +15,9 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def free_memory(device: torch.device) -> float | None:
-    """Bytes that can still be taken on a device; None where the system does not say.
+    """Bytes that can still be taken on a device; None where the system does not report it.
 
     On a CPU this is the least of what the machine and its control groups (containers) allow.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lowchurn.nets._memory import free_memory
-    >>> free_memory(torch.device("cpu")) > 2**20
-    True
     """
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, to be used again
@@ -34,14 +27,7 @@ def free_memory(device: torch.device) -> float | None:
 
 
 def in_words(size: float) -> str:
-    """A number of bytes as people write it.
-
-    Examples
-    --------
-    >>> from lowchurn.nets._memory import in_words
-    >>> in_words(3 * 2**30), in_words(5e6)
-    ('3.0 GiB', '4.8 MiB')
-    """
+    """A number of bytes as people write it."""
     return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"
 
 
@@ -52,7 +38,7 @@ def _of_the_machine() -> float | None:
             return 1024.0 * int(found[1])
     if sys.platform == "win32":
         return _of_windows()
-    for pages in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):  # macOS tells only how much there is in all
+    for pages in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):  # macOS reports only how much there is in all
         with contextlib.suppress(AttributeError, ValueError, OSError):
             return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf(pages)
     return None

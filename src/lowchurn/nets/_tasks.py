@@ -1,4 +1,4 @@
-"""What to train: a task for each model, and the tasks that retrain a base by each of several strategies."""
+"""What to train: a task per model, and the tasks that retrain a base by each of several strategies."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from lowchurn._checks import check_number, to_numpy
-from lowchurn.nets._initial_weights import State
-from lowchurn.nets._trained import Trained
+from lowchurn._types import ArrayLike
+from lowchurn.nets._trained import Numbers, Origin, Trained
 from lowchurn.strategies import Strategy, one_hot
+
+T = TypeVar("T")
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # of a network's weights, by name
 
 
 @dataclass(frozen=True)
@@ -60,35 +63,35 @@ class Task:
     0.0
     """
 
-    rows: Any
-    targets: Any
-    validation: Any
-    validation_targets: Any
+    rows: Numbers
+    targets: Numbers
+    validation: Numbers
+    validation_targets: Numbers
     seed: int = 0
-    start: tuple[Trained, int] | State | None = None
+    start: Origin | None = None
     base_share: float = 0.0
-    weights: Any = None
+    weights: Numbers | None = None
     mixing: float | None = None
     coupling: float | None = None
     limit: float | None = None
-    pull: Any = None
+    pull: Numbers | None = None
 
 
 def strategy_tasks(
     strategies: Sequence[Strategy],
     *,
-    rows: Any,
-    y: Any,
+    rows: Numbers,
+    y: ArrayLike,
     classes: int,
-    validation: Any,
+    validation: Numbers,
     seed: int,
-    base: tuple[Trained, int] | None = None,
-    base_proba: Any = None,
-    teacher_proba: Any = None,
+    base: Origin | None = None,
+    base_proba: Numbers | None = None,
+    teacher_proba: Numbers | None = None,
 ) -> list[Task]:
     """Tasks that retrain one base by each of these strategies on the same rows.
 
-    The base's probabilities are handed in once and shared by all strategies that look at them.
+    The base's probabilities are given once and shared by all strategies that use them.
 
     Parameters
     ----------
@@ -122,7 +125,7 @@ def strategy_tasks(
            [0.05, 0.95]])
     """
     y = np.asarray(y)
-    onehot = one_hot(y[np.asarray(rows)], classes)
+    onehot, held_out = (one_hot(y[np.asarray(part)], classes) for part in (rows, validation))
     pull = None  # made once: arrays that tasks share are moved to the device once
     tasks = []
     for strategy in strategies:
@@ -133,13 +136,11 @@ def strategy_tasks(
             )
         if strategy.teachers is not None and teacher_proba is None:
             raise ValueError(f"strategy_tasks: {strategy!r} learns from teachers, but teacher_proba is None.")
-        labels = onehot if strategy.teachers is None else teacher_proba
-        targets = strategy.targets(labels, base_proba)
+        targets = strategy.targets(onehot if strategy.teachers is None else teacher_proba, base_proba)
         if strategy.limit is not None and pull is None:
             pull = strategy.pull(base_proba)
         if strategy.base_share and base is None:
             raise ValueError(f"strategy_tasks: {strategy!r} starts from the base's weights, but base is None.")
-        held_out = one_hot(y[np.asarray(validation)], classes)
         tasks.append(
             strategy_task(
                 strategy,
@@ -158,18 +159,19 @@ def strategy_tasks(
 def strategy_task(
     strategy: Strategy,
     *,
-    rows: Any,
-    targets: Any,
-    validation: Any,
-    validation_targets: Any,
+    rows: Numbers,
+    targets: Numbers,
+    validation: Numbers,
+    validation_targets: Numbers,
     seed: int,
-    base: tuple[Trained, int] | State | None = None,
-    pull: Any = None,
-    weights: Any = None,
+    base: Origin | None = None,
+    pull: Numbers | None = None,
+    weights: Numbers | None = None,
 ) -> Task:
-    """The task that trains one model by a strategy, whose targets (and pull, with a limit) are made already.
+    """The task of one strategy at its targets: the only place where a strategy becomes a task.
 
-    ``base`` and ``pull`` are used only where the strategy starts from the base or has a limit.
+    ``base`` (its weights) and ``pull`` (its decisions of ``rows``) are used where the strategy needs them; the other
+    parameters are those of :class:`Task`.
     """
     return Task(
         rows=rows,
@@ -190,71 +192,72 @@ def strategy_task(
 def check_tasks(tasks: Sequence[Task], pool_rows: int, shapes: dict[str, tuple[int, ...]]) -> list[Task]:
     """The same tasks with plain arrays, or an error that names the first bad one.
 
-    ``shapes`` are those of the network's weights. Arrays that tasks share are looked at once, and targets that are
+    ``shapes`` are those of the network's weights. Arrays that tasks share are checked once, and targets that are
     tensors stay where they are.
     """
-    looked_at: dict[tuple, np.ndarray] = {}
-
-    def once(check: Callable[..., Any], i: int, name: str, value: Any, *more: Any) -> Any:
-        key = (check, id(value), *more)
-        if key not in looked_at:
-            looked_at[key] = check(f"train: task {i}: {name}", value, *more)
-        return looked_at[key]
-
     if isinstance(tasks, Task) or not isinstance(tasks, Iterable):
         raise ValueError(f"train: tasks must be a list of tasks, got {type(tasks).__name__}.")
+    tasks = list(tasks)  # kept, because what was checked is found again by its id
+    seen: dict[tuple, Any] = {}
     checked: list[Task] = []
     for i, task in enumerate(tasks):
-        who = f"train: task {i}"
         if not isinstance(task, Task):
-            raise ValueError(f"{who} must be a Task, got {type(task).__name__}.")
-        rows = once(_row_numbers, i, "rows", task.rows, pool_rows)
-        validation = once(_row_numbers, i, "validation", task.validation, pool_rows)
-        targets = once(_targets, i, "targets", task.targets, len(rows))
-        held_out = once(_targets, i, "validation_targets", task.validation_targets, len(validation))
-        if targets.shape[1] != held_out.shape[1]:
-            raise ValueError(f"{who}: targets and validation_targets must have the same number of classes.")
-        if checked and targets.shape[1] != checked[0].targets.shape[1]:
-            raise ValueError(f"{who}: targets must have the same number of classes in all tasks.")
-        if not isinstance(task.seed, int | np.integer):
-            raise ValueError(f"{who}: seed must be a whole number, got {task.seed!r}.")
-        check_number(who, "base_share", task.base_share, 0, 1)
-        if task.mixing is not None:
-            check_number(who, "mixing", task.mixing, 0, math.inf, open_low=True, open_high=True)
-        if task.coupling is not None:
-            check_number(who, "coupling", task.coupling, 0, 1)
-        if task.start is not None:
-            once(_check_start, i, "start", task.start, tuple(shapes.items()))
-        weights = None if task.weights is None else once(_weights, i, "weights", task.weights, len(rows))
-        if task.base_share and task.start is None:
-            raise ValueError(f"{who}: base_share is {task.base_share}, but there is no start to take it from.")
-        pull = None
-        if task.limit is not None:
-            if task.pull is None:
-                raise ValueError(f"{who}: limit is {task.limit}, but there is no pull to hold it against.")
-            check_number(who, "limit", task.limit, 0, 1)
-            pull = once(_targets, i, "pull", task.pull, len(rows))
-            if pull.shape != targets.shape:
-                raise ValueError(f"{who}: targets and pull must have the same number of classes.")
-        checked.append(
-            dataclasses.replace(
-                task,
-                rows=rows,
-                targets=targets,
-                validation=validation,
-                validation_targets=held_out,
-                weights=weights,
-                pull=pull,
-            )
-        )
+            raise ValueError(f"train: task {i} must be a Task, got {type(task).__name__}.")
+        checked.append(_check_task(f"train: task {i}", task, pool_rows, tuple(shapes.items()), seen))
+        if checked[i].targets.shape[1] != checked[0].targets.shape[1]:  # type: ignore[union-attr]
+            raise ValueError(f"train: task {i}: targets must have the same number of classes in all tasks.")
     if not checked:
-        raise ValueError("train: tasks must hold at least one task, got none.")
+        raise ValueError("train: tasks must contain at least one task, got none.")
     return checked
 
 
-def _check_start(who: str, value: Any, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
-    """Weights of this very network: others would be trained in its place, or stretched to its shapes."""
-    state: Any = value
+def _check_task(who: str, task: Task, pool_rows: int, shapes: Shapes, seen: dict[tuple, Any]) -> Task:
+    def once(check: Callable[..., T], name: str, *more: object) -> T:
+        value = getattr(task, name)
+        key = (check, id(value), *more)
+        if key not in seen:
+            seen[key] = check(f"{who}: {name}", value, *more)
+        return seen[key]
+
+    rows, validation = once(_row_numbers, "rows", pool_rows), once(_row_numbers, "validation", pool_rows)
+    targets = once(_targets, "targets", len(rows))
+    held_out = once(_targets, "validation_targets", len(validation))
+    if targets.shape[1] != held_out.shape[1]:
+        raise ValueError(f"{who}: targets and validation_targets must have the same number of classes.")
+    if not isinstance(task.seed, int | np.integer):
+        raise ValueError(f"{who}: seed must be a whole number, got {task.seed!r}.")
+    check_number(who, "base_share", task.base_share, 0, 1)
+    if task.mixing is not None:
+        check_number(who, "mixing", task.mixing, 0, math.inf, open_low=True, open_high=True)
+    if task.coupling is not None:
+        check_number(who, "coupling", task.coupling, 0, 1)
+    if task.start is not None:
+        once(_check_start, "start", shapes)
+    elif task.base_share:
+        raise ValueError(f"{who}: base_share is {task.base_share}, but there is no start to take it from.")
+    weights = None if task.weights is None else once(_weights, "weights", len(rows))
+    pull = None
+    if task.limit is not None:
+        if task.pull is None:
+            raise ValueError(f"{who}: limit is {task.limit}, but there is no pull to compare decisions with.")
+        check_number(who, "limit", task.limit, 0, 1)
+        pull = once(_targets, "pull", len(rows))
+        if pull.shape != targets.shape:
+            raise ValueError(f"{who}: targets and pull must have the same number of classes.")
+    return dataclasses.replace(
+        task,
+        rows=rows,
+        targets=targets,
+        validation=validation,
+        validation_targets=held_out,
+        weights=weights,
+        pull=pull,
+    )
+
+
+def _check_start(who: str, value: object, shapes: Shapes) -> bool:
+    """Whether the weights are those of this network; others would be trained in its place or broadcast."""
+    state = value
     if isinstance(value, tuple):
         trained, model = value if len(value) == 2 else (None, None)
         if not isinstance(trained, Trained) or not isinstance(model, int | np.integer) or not 0 <= model < len(trained):
@@ -269,9 +272,10 @@ def _check_start(who: str, value: Any, shapes: tuple[tuple[str, tuple[int, ...]]
                 f"{who} must be weights of the same network: {name} has shape {shape}, got "
                 f"{'none' if found is None else found}."
             )
+    return True
 
 
-def _row_numbers(who: str, value: Any, pool_rows: int) -> np.ndarray:
+def _row_numbers(who: str, value: Numbers, pool_rows: int) -> np.ndarray:
     index = to_numpy(value)
     if index.ndim != 1 or index.size == 0 or index.dtype.kind not in "iu":
         raise ValueError(f"{who} must be a list of at least one row number, got shape {index.shape}.")
@@ -280,8 +284,8 @@ def _row_numbers(who: str, value: Any, pool_rows: int) -> np.ndarray:
     return index.astype(np.int64)
 
 
-def _targets(who: str, value: Any, rows: int) -> Any:
-    # Tensors may lie on a GPU, where looking into each would cost more than training on it: the stack looks once.
+def _targets(who: str, value: Numbers, rows: int) -> np.ndarray | torch.Tensor:
+    # Tensors may lie on a GPU, where a check of each would cost more than training on it: the stack checks all at once.
     targets = value if isinstance(value, torch.Tensor) else _numbers(who, value)
     if targets.ndim != 2 or len(targets) != rows:
         raise ValueError(f"{who} must have shape ({rows}, classes) to match its rows, got {tuple(targets.shape)}.")
@@ -290,18 +294,18 @@ def _targets(who: str, value: Any, rows: int) -> Any:
     return targets
 
 
-def _numbers(who: str, value: Any) -> np.ndarray:
+def _numbers(who: str, value: Numbers) -> np.ndarray:
     array = to_numpy(value)
     if array.dtype.kind not in "fiubO":
-        raise ValueError(f"{who} must hold numbers, got dtype {array.dtype}.")
+        raise ValueError(f"{who} must contain numbers, got dtype {array.dtype}.")
     try:
         return array.astype(float)
     except (TypeError, ValueError):
-        raise ValueError(f"{who} must hold numbers, got other objects.") from None
+        raise ValueError(f"{who} must contain numbers, got other objects.") from None
 
 
-def _weights(who: str, value: Any, rows: int) -> np.ndarray:
+def _weights(who: str, value: Numbers, rows: int) -> np.ndarray:
     weights = _numbers(who, value)
     if weights.shape != (rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
-        raise ValueError(f"{who} must hold {rows} finite, non-negative numbers, got shape {weights.shape}.")
+        raise ValueError(f"{who} must contain {rows} finite, non-negative numbers, got shape {weights.shape}.")
     return weights

@@ -7,8 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
 
 import joblib
 import numpy as np
@@ -16,20 +15,17 @@ import torch
 from torch import nn
 
 from lowchurn._checks import check_choice, check_number, check_whole
-from lowchurn.nets import _random as draws
-from lowchurn.nets._batches import Data, as_int64
-from lowchurn.nets._initial_weights import State, blend, fresh_buffers, fresh_state, make_template
+from lowchurn.nets._initial_weights import Factory, initial_weights, make_template
 from lowchurn.nets._memory import free_memory, in_words
-from lowchurn.nets._stacks import Settings, Stack, make_stack
+from lowchurn.nets._stacks import Settings, State, make_stack
 from lowchurn.nets._tasks import Task, check_tasks
-from lowchurn.nets._trained import FINISHED, INTERRUPTED, Trained, TrainingInterrupted, as_pool
-
-Factory = nn.Module | Callable[[], nn.Module]
+from lowchurn.nets._trained import FINISHED, INTERRUPTED, Numbers, Trained, TrainingInterrupted, as_pool
+from lowchurn.nets._training_data import TrainingData
 
 
 def train(
     network: Factory,
-    X: Any,
+    X: Numbers,
     tasks: Sequence[Task],
     *,
     epochs: int = 300,
@@ -127,7 +123,7 @@ def train(
     if memory_limit is not None:
         check_number("train", "memory_limit", memory_limit, 0, sys.maxsize, open_low=True)
     settings = Settings(
-        device=_find_device(device),
+        device=find_device(device),
         dtype=getattr(torch, dtype),
         batch_size=check_whole("train", "batch_size", batch_size),
         learning_rate=check_number("train", "learning_rate", learning_rate, 0, 1e30),
@@ -138,17 +134,88 @@ def train(
     template = make_template(network)
     pool = as_pool(X, settings)
     tasks = check_tasks(tasks, len(pool), {name: tuple(p.shape) for name, p in template.named_parameters()})
-    _check_output(template, pool, tasks[0].targets.shape[1])
-    run = _Run(network, template, pool, tasks, settings, epochs, patience, restore_best, generic)
+    classes = tasks[0].targets.shape[1]  # type: ignore[union-attr]
+    sizes = _Sizes(template, settings, classes, pool[0].numel() + _check_output(template, pool, classes))
+    groups = _alike(tasks)
     if memory_limit is None or settings.device.type == "cpu":  # a GPU may be shared by runs that give memory back
-        run.check_memory()
+        sizes.check(groups, len(tasks))
+    run = _Run(network, template, pool, tasks, settings, _Stopping(epochs, patience, restore_best), generic)
     with _progress_bar(len(tasks), progress) as advance:
         try:
-            for chunk in run.chunks(memory_limit):
+            for chunk in sizes.chunks(groups, memory_limit):
                 run.train_chunk(chunk, advance)
         except KeyboardInterrupt:
             raise TrainingInterrupted(run.result()) from None
     return run.result()
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What tasks that share a stack have in common."""
+
+    rows: int
+    held_out: int
+    mixed: bool
+    twins: bool
+    limited: bool
+
+
+def _alike(tasks: list[Task]) -> dict[_Kind, list[int]]:
+    """Tasks that can share a stack, by what they have in common."""
+    groups: dict[_Kind, list[int]] = {}
+    for i, task in enumerate(tasks):
+        own = (value is not None for value in (task.mixing, task.coupling, task.limit))
+        groups.setdefault(_Kind(len(task.rows), len(task.validation), *own), []).append(i)
+    return groups
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How much memory trainings of one network take; ``row`` counts the numbers of one row in a forward pass."""
+
+    template: nn.Module
+    settings: Settings
+    classes: int
+    row: int
+
+    @property
+    def weights(self) -> int:
+        return sum(p.numel() for p in self.template.parameters())
+
+    def bytes_of(self, kind: _Kind) -> int:
+        """A generous estimate of what one model needs while it trains."""
+        item = self.settings.dtype.itemsize
+        data = (kind.rows + kind.held_out) * (4 * 8 + (4 if kind.limited else 2) * item * (self.classes + 1))
+        return (item * (6 * self.weights + 8 * self.settings.batch_size * self.row) + data) * (2 if kind.twins else 1)
+
+    def check(self, groups: dict[_Kind, list[int]], models: int) -> None:
+        """Refuse what cannot fit: the system ends a process that takes more memory than there is."""
+        free = free_memory(self.settings.device)
+        need = self.settings.dtype.itemsize * self.weights * models + max(map(self.bytes_of, groups))
+        if free is not None and need > free:
+            raise ValueError(
+                f"train: {models} models of {self.weights:,} weights need about {in_words(need)} of memory, "
+                f"but {in_words(free)} is free on {self.settings.device}. Train fewer at a time, or a smaller network."
+            )
+
+    def chunks(self, groups: dict[_Kind, list[int]], limit: float | None) -> Iterator[list[int]]:
+        """Tasks that can share a stack, as many at a time as the limit in bytes allows."""
+        if limit is None:
+            free = free_memory(self.settings.device)
+            limit = (0.6 if self.settings.device.type == "cuda" else 0.25) * (2**32 if free is None else free)
+        for kind, members in groups.items():
+            size = max(1, int(limit // self.bytes_of(kind)))
+            for first in range(0, len(members), size):
+                yield members[first : first + size]
+
+
+@dataclass(frozen=True)
+class _Stopping:
+    """When a model stops, and which of its weights are kept."""
+
+    epochs: int
+    patience: int
+    restore_best: bool
 
 
 class _Run:
@@ -161,215 +228,86 @@ class _Run:
         pool: torch.Tensor,
         tasks: list[Task],
         settings: Settings,
-        epochs: int,
-        patience: int,
-        restore_best: bool,
+        stopping: _Stopping,
         generic: bool,
     ) -> None:
-        self.network, self.template, self.pool, self.tasks = network, template, pool, tasks
-        self.settings, self.epochs, self.patience = settings, epochs, patience
-        self.restore_best, self.generic = restore_best, generic
-        self.state: State = {}
-        self.status = [INTERRUPTED] * len(tasks)
-        self.epochs_of = np.zeros(len(tasks), dtype=int)
-        self.loss_of = np.full(len(tasks), math.nan)
+        self.network, self.pool, self.tasks, self.stopping, self.generic = network, pool, tasks, stopping, generic
+        count = len(tasks)
+        nothing = np.zeros(count, dtype=int), np.full(count, math.nan)
+        self.trained = Trained(template, settings, {}, [INTERRUPTED] * count, *nothing)
 
     def result(self) -> Trained:
-        if not self.state:
-            self._make_room(self._start([self.tasks[0]], twins=False), fresh_buffers(self.template, 1, *self._place))
-        return Trained(self.template, self.settings, self.state, self.status, self.epochs_of, self.loss_of)
+        """All models, the finished ones with their weights."""
+        trained = self.trained
+        if not trained.state:
+            device, dtype, template = trained.settings.device, trained.settings.dtype, trained.template
+            for name, value in (*template.named_parameters(), *template.named_buffers()):
+                kind = dtype if value.is_floating_point() else value.dtype
+                trained.state[name] = torch.zeros((len(trained), *value.shape), device=device, dtype=kind)
+        return trained
 
-    @property
-    def _place(self) -> tuple[torch.device, torch.dtype]:
-        return self.settings.device, self.settings.dtype
-
-    def _alike(self) -> dict[tuple[int, int, bool, bool, bool], list[int]]:
-        """Tasks that can share a stack, by rows, held-out rows and what they need: mixing, twins, a limit on churn."""
-        alike: dict[tuple[int, int, bool, bool, bool], list[int]] = {}
-        for i, task in enumerate(self.tasks):
-            own = (task.mixing is not None, task.coupling is not None, task.limit is not None)
-            alike.setdefault((len(task.rows), len(task.validation), *own), []).append(i)
-        return alike
-
-    def check_memory(self) -> None:
-        """Refuse what cannot fit: the system ends a process that takes more memory than there is."""
-        free = free_memory(self.settings.device)
-        weights = sum(p.numel() for p in self.template.parameters())
-        largest = max(
-            self._bytes_of(rows, held_out, steered, twins) for rows, held_out, _, twins, steered in self._alike()
-        )
-        need = self.settings.dtype.itemsize * weights * len(self.tasks) + largest
-        if free is not None and need > free:
-            raise ValueError(
-                f"train: {len(self.tasks)} models of {weights:,} weights need about {in_words(need)} of memory, "
-                f"but {in_words(free)} is free on {self.settings.device}. Train fewer at a time, or a smaller network."
-            )
-
-    def chunks(self, memory_limit: float | None) -> Iterator[list[int]]:
-        """Tasks that can share a stack, as many at a time as memory allows."""
-        limit = _memory_limit(self.settings.device) if memory_limit is None else memory_limit
-        for (rows, held_out, _, twins, steered), members in self._alike().items():
-            size = max(1, int(limit // self._bytes_of(rows, held_out, steered, twins)))
-            for first in range(0, len(members), size):
-                yield members[first : first + size]
-
-    @cached_property
-    def _activations(self) -> int:
-        return _activations(self.template, self.pool)
-
-    def _bytes_of(self, rows: int, held_out: int, steered: bool, twins: bool) -> int:
-        """A generous estimate of what one model needs while it trains."""
-        item = self.settings.dtype.itemsize
-        weights = sum(p.numel() for p in self.template.parameters())
-        classes = self.tasks[0].targets.shape[1]
-        data = (rows + held_out) * (4 * 8 + (4 if steered else 2) * item * (classes + 1))
-        batch = max(self.settings.batch_size, 1) * (self._activations + self.pool[0].numel())
-        return (item * (6 * weights + 8 * batch) + data) * (2 if twins else 1)
-
-    def _start(self, tasks: list[Task], twins: bool) -> State:
-        """Start weights (K, ...), twins side by side."""
-        device, dtype = self._place
-        seeds = torch.tensor([as_int64(t.seed) for t in tasks], device=device)
-        shares = torch.tensor([t.base_share for t in tasks], device=device, dtype=torch.float64)
-        pair_of: list[State] = []
-        for own in (seeds, draws.twin_seeds(seeds)) if twins else (seeds,):
-            fresh = None
-            if bool((shares < 1).any()):
-                fresh = fresh_state(self.network, self.template, own, dtype)
-            base = self._base_state(tasks, fresh)
-            pair_of.append(blend(base, fresh, shares))
-        if not twins:
-            return pair_of[0]
-        first, second = pair_of
-        return {name: torch.stack([first[name], second[name]], 1).flatten(0, 1) for name in first}
-
-    def _base_state(self, tasks: list[Task], fresh: State | None) -> State:
-        """The base's weights for each task; the fresh ones stand in where a task has no base."""
-        device, dtype = self._place
-        names = [name for name, _ in self.template.named_parameters()]
-        origins = [task.start for task in tasks]
-        if all(origin is None for origin in origins):
-            assert fresh is not None  # tasks without a base have a share below one
-            return fresh
-        groups: dict[int, list[int]] = {}  # tasks whose bases lie in the same stack are gathered at once
-        for i, origin in enumerate(origins):
-            groups.setdefault(id(origin[0] if isinstance(origin, tuple) else origin), []).append(i)
-        state: State = {} if fresh is None else {name: fresh[name].clone() for name in names}
-        for members in groups.values():
-            origin = origins[members[0]]
-            if origin is None:
-                continue  # the clone of the fresh ones is what it needs
-            place = torch.tensor(members, device=device)
-            for name in names:
-                if isinstance(origin, tuple):
-                    source = origin[0].state[name]
-                    index = torch.tensor([origins[i][1] for i in members], device=source.device)  # type: ignore[index]
-                    value = source[index].to(device, dtype)
-                else:
-                    value = origin[name].to(device, dtype).expand(len(members), *origin[name].shape)
-                if name not in state:
-                    state[name] = torch.empty((len(tasks), *value.shape[1:]), device=device, dtype=dtype)
-                state[name][place] = value
-        return state
-
-    def train_chunk(self, members: list[int], advance: Callable[..., None]) -> None:
+    def train_chunk(self, members: list[int], advance: Callable[[int, int], None]) -> None:
         """Train the models of one stack until the last of them has stopped."""
-        tasks = [self.tasks[i] for i in members]
-        device, dtype = self._place
-        twins = tasks[0].coupling is not None
-        each = 2 if twins else 1
-        data = Data(tasks, device, dtype, each)
-        buffers = fresh_buffers(self.template, each * len(tasks), device, dtype)
-        for name, value in self._base_buffers(tasks, each).items():
-            buffers[name].copy_(value)
-        params = self._start(tasks, twins)
-        self._make_room(params, buffers)
-        stack = make_stack(self.template, params, buffers, self.settings, self.generic)
-        active = np.array(members)
-        best = torch.full((len(members),), math.inf, device=device, dtype=torch.float64)
-        waited = torch.zeros(len(members), device=device, dtype=torch.int64)
-        kept: State = {}
-        for epoch in range(self.epochs):
-            stack.train_epoch(data.batches(self.pool, epoch, self.settings))
-            loss = data.validation_loss(stack, self.pool, self.settings.squared)
+        tasks, template, settings = [self.tasks[i] for i in members], self.trained.template, self.trained.settings
+        data = TrainingData(tasks, self.pool, settings)
+        stack = make_stack(template, *initial_weights(self.network, template, tasks, settings), settings, self.generic)
+        active = torch.tensor(members)
+        best = torch.full((len(members),), math.inf, device=settings.device, dtype=torch.float64)
+        waited = torch.zeros_like(best, dtype=torch.int64)
+        kept: State = {}  # the weights of the best epoch, where these are wanted
+        for epoch in range(1, self.stopping.epochs + 1):
+            stack.train_epoch(data.batches(epoch - 1))
+            loss = data.validation_loss(stack)
             improved = loss < best
-            if self.restore_best:
-                kept = self._keep_best(stack, improved, kept, each)
-            best = torch.where(improved, loss, best)
-            waited = torch.where(improved, 0, waited + 1)
-            broken = ~torch.isfinite(loss)
-            stopped = (waited >= self.patience) | broken | (epoch == self.epochs - 1)
-            leaving = stopped.cpu().numpy()
-            advance(int(leaving.sum()), epoch + 1)
-            if not leaving.any():
-                data.steer(stack, self.pool)
-                continue
-            self._collect(stack, kept, active, leaving, broken, best if self.restore_best else loss, epoch + 1, each)
-            if leaving.all():
-                return
-            stay = torch.from_numpy(np.flatnonzero(~leaving)).to(device)
-            active, best, waited = active[~leaving], best[stay], waited[stay]
-            data.keep(stay)
-            both = stay if each == 1 else (2 * stay.unsqueeze(1) + torch.arange(2, device=device)).flatten()
-            stack.keep(both)
-            kept = {name: value[stay] for name, value in kept.items()}
-            data.steer(stack, self.pool)
-
-    def _base_buffers(self, tasks: list[Task], each: int) -> State:
-        """Running statistics go with the base's weights; a fresh or blended start has fresh ones."""
-        names = [name for name, _ in self.template.named_buffers()]
-        if not names or not any(t.base_share == 1 and t.start is not None for t in tasks):
-            return {}
-        fresh = dict(self.template.named_buffers())
-
-        def one(task: Task, name: str) -> torch.Tensor:
-            if task.start is None or task.base_share != 1:
-                return fresh[name].detach().to(self.settings.device)
-            source = task.start
-            value = source[0].state[name][source[1]] if isinstance(source, tuple) else source[name]
-            return value.to(self.settings.device)
-
-        return {name: torch.stack([one(t, name) for t in tasks for _ in range(each)]) for name in names}
-
-    def _make_room(self, params: State, buffers: State) -> None:
-        if not self.state:
-            for name, value in {**params, **buffers}.items():
-                self.state[name] = torch.zeros(
-                    (len(self.tasks), *value.shape[1:]), device=value.device, dtype=value.dtype
-                )
-
-    def _keep_best(self, stack: Stack, improved: torch.Tensor, kept: State, each: int) -> State:
-        now = {name: value[::each] for name, value in stack.state().items()}
-        if not kept:
-            return {name: value.clone() for name, value in now.items()}
-        for name, value in now.items():
-            kept[name][improved] = value[improved]
-        return kept
+            best, waited = torch.where(improved, loss, best), torch.where(improved, 0, waited + 1)
+            if self.stopping.restore_best:
+                kept = _updated(kept, data.twins.first_state(stack.state()), improved)
+            stopped = (waited >= self.stopping.patience) | ~torch.isfinite(loss)
+            leaving = stopped.cpu() if epoch < self.stopping.epochs else torch.ones(len(active), dtype=torch.bool)
+            advance(int(leaving.sum()), epoch)
+            if leaving.any():
+                state = kept or data.twins.first_state(stack.state())
+                self._collect(state, active, leaving, loss, best if kept else loss, epoch)
+                del state  # or it would keep the weights of models that left
+                if leaving.all():
+                    return
+                active, stay = active[~leaving], torch.nonzero(~leaving).flatten().to(settings.device)
+                best, waited = best[stay], waited[stay]
+                kept = {name: value[stay] for name, value in kept.items()}
+                data.keep(stay)
+                stack.keep(data.twins.models(stay))
+            data.steer(stack)
 
     def _collect(
         self,
-        stack: Stack,
-        kept: State,
-        active: np.ndarray,
-        leaving: np.ndarray,
-        broken: torch.Tensor,
+        state: State,
+        active: torch.Tensor,
+        leaving: torch.Tensor,
+        last: torch.Tensor,
         loss: torch.Tensor,
         epoch: int,
-        each: int,
     ) -> None:
         """Take the models that leave out of the stack into the result."""
-        who = active[leaving]
-        index = torch.from_numpy(np.flatnonzero(leaving)).to(self.settings.device)
-        place = torch.from_numpy(who).to(self.settings.device)
-        for name, value in (kept or {n: v[::each] for n, v in stack.state().items()}).items():
-            self.state[name][place] = value[index]
-        self.epochs_of[who] = epoch
-        self.loss_of[who] = loss[index].cpu().numpy()
-        for i, failed in zip(who, broken[index].tolist(), strict=True):
-            self.status[i] = f"failed: validation loss is not finite after epoch {epoch}" if failed else FINISHED
+        trained, who, index = self.result(), active[leaving], torch.nonzero(leaving).flatten().to(last.device)
+        for name, value in state.items():
+            trained.state[name][who.to(last.device)] = value[index]
+        trained.epochs[who.numpy()] = epoch
+        trained.loss[who.numpy()] = loss[index].cpu().numpy()
+        for i, finite in zip(who.tolist(), torch.isfinite(last[index]).tolist(), strict=True):
+            failed = f"failed: validation loss is not finite after epoch {epoch}"
+            trained.status[i] = FINISHED if finite else failed
 
 
-def _find_device(name: str) -> torch.device:
+def _updated(kept: State, now: State, improved: torch.Tensor) -> State:
+    """The kept weights with those of models that improved put in their place."""
+    if not kept:
+        return {name: value.clone() for name, value in now.items()}
+    for name, value in now.items():
+        kept[name][improved] = value[improved]
+    return kept
+
+
+def find_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -383,10 +321,19 @@ def _find_device(name: str) -> torch.device:
     return device
 
 
-def _check_output(template: nn.Module, pool: torch.Tensor, classes: int) -> None:
+def _check_output(template: nn.Module, pool: torch.Tensor, classes: int) -> int:
+    """The numbers that one row leaves behind in a forward pass, or an error where that does not give logits."""
+    left_behind = 0
+
+    def count(_module: nn.Module, _inputs: object, output: object) -> None:
+        nonlocal left_behind
+        left_behind += output[0].numel() if isinstance(output, torch.Tensor) and output.ndim else 0
+
     module = copy.deepcopy(template).to(pool.device).eval()
     if pool.is_floating_point():
         module = module.to(pool.dtype)
+    for layer in module.modules():
+        layer.register_forward_hook(count)
     with torch.no_grad():
         try:
             output = module(pool[:2])
@@ -400,29 +347,7 @@ def _check_output(template: nn.Module, pool: torch.Tensor, classes: int) -> None
             f"train: the network must give logits of shape (rows, classes), here {expected}, got {got}. "
             "Match its last layer to the number of classes."
         )
-
-
-def _activations(template: nn.Module, pool: torch.Tensor) -> int:
-    """Numbers that one row leaves behind in a forward pass."""
-    total = 0
-
-    def count(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        nonlocal total
-        total += output[0].numel() if isinstance(output, torch.Tensor) else 0
-
-    module = copy.deepcopy(template).to(pool.device).eval()
-    if pool.is_floating_point():
-        module = module.to(pool.dtype)
-    for layer in module.modules():
-        layer.register_forward_hook(count)
-    with torch.no_grad():
-        module(pool[:1])
-    return total
-
-
-def _memory_limit(device: torch.device) -> float:
-    free = free_memory(device)
-    return (0.6 if device.type == "cuda" else 0.25) * (2**32 if free is None else free)
+    return left_behind
 
 
 @contextmanager

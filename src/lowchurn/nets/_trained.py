@@ -1,25 +1,27 @@
-"""What came out: trained models that predict together or serve one by one."""
+"""The result of a training: models that predict together or serve one by one."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import nn
 
-from lowchurn.nets._initial_weights import State
-from lowchurn.nets._stacks import Settings, Stack, make_stack
+from lowchurn._types import ArrayLike
+from lowchurn.nets._stacks import Settings, Stack, State, make_stack
 
+Numbers: TypeAlias = ArrayLike | torch.Tensor
 FINISHED, INTERRUPTED = "finished", "interrupted"
+Origin: TypeAlias = "tuple[Trained, int] | State"  # one model: its place in a training, or its state dict
 
 
 @dataclass
 class Trained:
-    """The models that came out of :func:`train`, in the order of its tasks.
+    """The models that were trained by :func:`train`, in the order of its tasks.
 
     Attributes
     ----------
@@ -82,33 +84,31 @@ class Trained:
             [self.left_out[k] for k in models] if self.left_out else [],
         )
 
-    def outputs(self, X: Any, rows: Any = None) -> torch.Tensor:
+    def outputs(self, X: Numbers, rows: Numbers | None = None) -> torch.Tensor:
         """Logits of every model as a tensor on the device: of every row of X, or of each model's own rows (K, n)."""
         pool = as_pool(X, self.settings)
-        if rows is not None:
-            rows = torch.as_tensor(rows, device=pool.device)
-            parts = [self._ready().logits(pool, part.contiguous()) for part in rows.split(self._rows_at_once(pool), 1)]
-        else:
-            parts = [self._ready().logits(part) for part in pool.split(self._rows_at_once(pool))]
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        stack, size = self._ready(), self._rows_at_once(pool)
+        if rows is None:
+            return _joined([stack.logits(part) for part in pool.split(size)])
+        rows = torch.as_tensor(rows, device=pool.device)
+        return _joined([stack.logits(pool, part.contiguous()) for part in rows.split(size, 1)])
 
-    def decisions(self, X: Any) -> torch.Tensor:
+    def decisions(self, X: Numbers) -> torch.Tensor:
         """The likeliest class of every model for every row of X, (K, rows), as a tensor on the device."""
         pool = as_pool(X, self.settings)
-        parts = [self._ready().decisions(part) for part in pool.split(self._rows_at_once(pool))]
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        return _joined([self._ready().decisions(part) for part in pool.split(self._rows_at_once(pool))])
 
-    def logits(self, X: Any) -> np.ndarray:
+    def logits(self, X: Numbers) -> np.ndarray:
         """Logits of every model for every row of X: shape (K, rows, m)."""
         pool = as_pool(X, self.settings)
         parts = [self._ready().logits(part).cpu().numpy() for part in pool.split(self._rows_at_once(pool))]
         return np.concatenate(parts, axis=1)
 
-    def proba(self, X: Any) -> np.ndarray:
+    def proba(self, X: Numbers) -> np.ndarray:
         """Probabilities of every model for every row of X: shape (K, rows, m)."""
         return torch.softmax(torch.from_numpy(self.logits(X)), dim=-1).numpy()
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Numbers) -> np.ndarray:
         """The likeliest class of every model for every row of X: shape (K, rows)."""
         return self.decisions(X).cpu().numpy().astype(np.int64)
 
@@ -123,9 +123,29 @@ class Trained:
         """Rows that all models together can take in about 2 GB."""
         return max(1, min(len(pool), 2**31 // (len(self) * self._ready().row_bytes(pool))))
 
-    def state_size(self) -> int:
-        """Number of weights of all models together."""
-        return sum(value.numel() for value in self.state.values())
+
+def gather(name: str, origins: Sequence[Origin | None], out: torch.Tensor) -> None:
+    """Fill ``out`` (K, ...) with one tensor of each origin; models of the same training are gathered at once.
+
+    Where there is no origin, ``out`` stays as it is.
+    """
+    sources: dict[int, list[int]] = {}
+    for k, origin in enumerate(origins):
+        sources.setdefault(id(origin[0] if isinstance(origin, tuple) else origin), []).append(k)
+    for places in sources.values():
+        origin = origins[places[0]]
+        if origin is None:
+            continue
+        if isinstance(origin, tuple):
+            value = origin[0].state[name]
+            value = value[torch.tensor([origins[k][1] for k in places], device=value.device)]  # type: ignore[index]
+        else:
+            value = origin[name]
+        out[torch.tensor(places, device=out.device)] = value.to(out)
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -137,8 +157,8 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.trained = trained
 
 
-def _plain(X: Any) -> np.ndarray:
-    """Rows as an array of a type that torch knows."""
+def _plain(X: Numbers) -> np.ndarray:
+    """Rows as an array of a type that torch has."""
     array = np.asarray(X)
     if array.dtype.kind == "O":  # such as the values of a table with columns of several types
         try:
@@ -151,7 +171,7 @@ def _plain(X: Any) -> np.ndarray:
     return np.ascontiguousarray(array, dtype=np.float64 if wide else array.dtype.newbyteorder("="))
 
 
-def as_pool(X: Any, settings: Settings) -> torch.Tensor:
+def as_pool(X: Numbers, settings: Settings) -> torch.Tensor:
     """Rows as a tensor on the stack's device: whole numbers stay whole (token ids), everything else gets its dtype."""
     pool = X.detach() if isinstance(X, torch.Tensor) else torch.from_numpy(_plain(X))
     if pool.ndim < 2 or len(pool) == 0:

@@ -1,4 +1,4 @@
-"""The paper's networks, layer for layer, as plain modules that give logits.
+"""The paper's networks, layer for layer, as plain modules that return logits.
 
 Weights lie as in Keras, (in, out) for dense layers and (height, width, in, out) for convolutions, and images are
 channels-last, so that thousands of networks stack into tensors that batched products take as they are. Starts are
@@ -8,7 +8,6 @@ Keras' defaults: Glorot uniform weights, zero biases, embeddings uniform in +-0.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,7 @@ RESNET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 class Network(nn.Module):
-    """A module that knows how its weights start.
+    """A module whose weights start from rules of their own.
 
     ``starts`` maps a parameter's name to ``(limit, constant)``: uniform in +-limit around the constant.
     """
@@ -240,7 +239,7 @@ class Resnet(Network):
         return self.head(x.mean(dim=(1, 2)))
 
 
-def _whole(who: str, **sizes: Any) -> None:
+def _whole(who: str, **sizes: int) -> None:
     for name, value in sizes.items():
         check_whole(who, name, value, high=2**63 - 1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,54 +10,26 @@ import numpy as np
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 
-from lowchurn.estimator._production import as_spelled
+from lowchurn._types import ArrayLike, Model
+from lowchurn.estimator._production import feature_names
 
 WHO = "retrain"
-# Names that libraries make up for arrays: Column_0 (LightGBM), 0 (CatBoost), f0 (XGBoost).
-_MADE_UP = re.compile(r"(?:Column_|f)?(\d+)")
 # Where a fitted model keeps the models inside it.
 _INSIDE = ("estimator", "estimator_", "estimators_", "calibrated_classifiers_", "base_estimator_", "model")
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The columns that are features, and those that are left out since the base does not have them.
-
-    Examples
-    --------
-    >>> from lowchurn.retrain._columns import choose_columns
-    >>> choose_columns(None, ["age", "size"]).left_out
-    ()
-    """
+    """The columns that are features, and those that are left out because the base does not have them."""
 
     features: list[str]
     left_out: tuple[str, ...] = ()
 
 
 def choose_columns(
-    base: Any, columns: Sequence[str], dropped: Collection[str] = (), all_columns: bool = False
+    base: Model | None, columns: Sequence[str], dropped: Collection[str] = (), all_columns: bool = False
 ) -> Chosen:
-    """The features among the columns that have no other role.
-
-    Parameters
-    ----------
-    base : fitted model, optional
-    columns : list of str
-        Columns that may be features.
-    dropped : collection of str
-        Columns that the user left out.
-    all_columns : bool
-        Take columns that the base does not have as well.
-
-    Examples
-    --------
-    >>> from sklearn.dummy import DummyClassifier
-    >>> import pandas as pd
-    >>> from lowchurn.retrain._columns import choose_columns
-    >>> base = DummyClassifier().fit(pd.DataFrame({"age": [1], "size": [2]}), [0])
-    >>> choose_columns(base, ["size", "row_id", "age"])
-    Chosen(features=['age', 'size'], left_out=('row_id',))
-    """
+    """The features among ``columns``, which have no other role; ``dropped`` are those that the user left out."""
     if not columns:
         raise ValueError(f"{WHO}: there are no columns to train on beside the target.")
     names = feature_names(base, columns)
@@ -79,12 +50,11 @@ def choose_columns(
     return Chosen([*names, *others]) if all_columns else Chosen(list(names), others)
 
 
-def _check_number(base: Any, columns: Sequence[str]) -> None:
+def _check_number(base: Model | None, columns: Sequence[str]) -> None:
     number = _feature_count(base)
     if isinstance(number, int | np.integer) and number != len(columns):
-        advice = (
-            f"Leave {len(columns) - number} of them out with drop=." if number < len(columns) else "Add the others."
-        )
+        more = len(columns) - number
+        advice = f"Leave {more} of them out with drop=." if more > 0 else "Add the others."
         raise ValueError(
             f"{WHO}: the base was fitted on {number} columns without names, and the data have {len(columns)}: "
             f"{listed(columns, 20)}. {advice}"
@@ -105,56 +75,8 @@ def _feature_count(model: Any) -> Any:
     return None
 
 
-def feature_names(model: Any, columns: Collection[str] = ()) -> list[str] | None:
-    """The names of the columns that a model was fitted on; None where it has none.
-
-    Names that libraries make up for arrays count only where they are among ``columns``.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from lowchurn.retrain._columns import feature_names
-    >>> feature_names(LogisticRegression().fit(pd.DataFrame({"age": [1, 2]}), [0, 1]))
-    ['age']
-    >>> feature_names(LogisticRegression().fit([[1], [2]], [0, 1])) is None
-    True
-    """
-    for find in (
-        lambda: model.feature_names_in_,  # scikit-learn, and most that follow it
-        lambda: model.feature_names_,  # CatBoost
-        lambda: model.feature_name_,  # LightGBM's classifier
-        lambda: model.feature_name(),  # LightGBM's booster
-        lambda: model.get_booster().feature_names,  # XGBoost's classifier
-        lambda: model.feature_names,  # XGBoost's booster
-        lambda: feature_names(model.stages[0].booster, columns),  # our own form of either
-    ):
-        try:
-            names = find()
-        except Exception:  # another library's, or unfitted
-            continue
-        if names is not None and len(names) and (not _made_up(names) or set(names) <= set(columns)):
-            return as_spelled([str(name) for name in names], columns)
-    inner = model[-1] if isinstance(model, Pipeline) and len(model) == 1 else getattr(model, "estimator", None)
-    return None if inner is None or inner is model else feature_names(inner, columns)
-
-
-def _made_up(names: Any) -> bool:
-    found = [_MADE_UP.fullmatch(str(name)) for name in names]
-    return all(match is not None and int(match[1]) == k for k, match in enumerate(found))
-
-
-def text_columns(model: Any) -> set[str]:
-    """The columns in which the base was fitted with text: those whose encoder has learned text.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from sklearn.preprocessing import OneHotEncoder
-    >>> from lowchurn.retrain._columns import text_columns
-    >>> text_columns(OneHotEncoder().fit(pd.DataFrame({"shop": ["007", "008"]})))
-    {'shop'}
-    """
+def text_columns(model: Model | None) -> set[str]:
+    """The columns in which the base was fitted with text: those whose encoder has learned text."""
     return {name for name, categories in _encoded(model, None, 0) if _all_text(categories)}
 
 
@@ -180,10 +102,8 @@ def _encoded(model: Any, columns: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(model: Any) -> Iterator[Any]:
-    if hasattr(model, "preprocessing"):  # a model behind its preprocessing
-        yield model.preprocessing
-    if hasattr(model, "preprocessing_"):  # a LowChurnClassifier that serves one model
-        yield model.preprocessing_
+    yield getattr(model, "preprocessing", None)  # a model behind its preprocessing
+    yield getattr(model, "preprocessing_", None)  # a LowChurnClassifier that serves one model
     for name in _INSIDE:
         inner = getattr(model, name, None)
         for part in inner if isinstance(inner, list | tuple) else [inner]:
@@ -191,19 +111,12 @@ def _parts(model: Any) -> Iterator[Any]:
                 yield part
 
 
-def _all_text(categories: Any) -> bool:
+def _all_text(categories: ArrayLike) -> bool:
     words = [c for c in np.asarray(categories, dtype=object).tolist() if c is not None and c == c]
     return bool(words) and all(isinstance(c, str) for c in words)
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Names for a message, the first few of many.
-
-    Examples
-    --------
-    >>> from lowchurn.retrain._columns import listed
-    >>> listed(["a", "b", "c"], most=2)
-    "'a', 'b' and 1 more"
-    """
+    """Names for a message, the first few of many: 'a', 'b' and 1 more."""
     shown = ", ".join(map(repr, names[:most]))
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

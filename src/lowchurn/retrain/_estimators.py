@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.compose import ColumnTransformer
@@ -14,47 +14,37 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
+from lowchurn._types import Model
 from lowchurn.estimator._to_train import find_estimator
 from lowchurn.learners._learner import NothingToTrain
 from lowchurn.retrain._columns import listed
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 WHO = "retrain"
-SAY_WHAT = "Say what to train: estimator='boosting' or estimator='logistic'."
+NAMES = ("auto", "base", "boosting", "logistic")
+WHAT_TO_TRAIN = "Say what to train: estimator='boosting' or estimator='logistic'."
 
 
-def choose_estimator(name: str, base: Any, X: Any) -> Any:
-    """The estimator of a name; None stands for the base's own kind, which LowChurnClassifier finds.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from lowchurn.retrain import choose_estimator
-    >>> rows = pd.DataFrame({"size": [1.0, 2.0], "kind": ["a", "b"]})
-    >>> type(choose_estimator("auto", None, rows)[-1]).__name__
-    'HistGradientBoostingClassifier'
-    """
+def choose_estimator(name: str, base: Model | None, X: pd.DataFrame) -> Pipeline | None:
+    """The estimator of a name; None stands for the base's own kind, which LowChurnClassifier finds."""
     if name == "base" and base is None:
         raise ValueError(f"{WHO}: estimator='base' needs a base, got none. Give base=.")
     if name == "base" or (name == "auto" and base is not None):
         try:
             find_estimator(None, base, has_base=True, seed=None)
         except NothingToTrain as error:
-            raise ValueError(f"{WHO}: {error.reason} {SAY_WHAT}") from error
+            raise ValueError(f"{WHO}: {error.reason} {WHAT_TO_TRAIN}") from error
         return None
-    kinds = {column: _kind(X[column]) for column in X.columns}
-    dates = [column for column, kind in kinds.items() if kind == "dates"]
+    dates, empty, numbers, words = _by_kind(X)
     if dates:
         raise ValueError(
             f"{WHO}: dates cannot be features, got {listed(dates)}. Leave them out with drop=, or turn them into "
             "numbers."
         )
-    numbers = [column for column, kind in kinds.items() if kind == "numbers"]
-    words = [column for column, kind in kinds.items() if kind == "words"]
-    empty = [column for column in X.columns if X[column].isna().all()]
     if empty:
         warnings.warn(f"{WHO}: left out, since they have no value in any row: {listed(empty, 20)}.", stacklevel=2)
-        numbers = [column for column in numbers if column not in empty]
-        words = [column for column in words if column not in empty]
     infinite = [c for c in numbers if X[c].dtype.kind == "f" and np.isinf(X[c].to_numpy()).any()]
     if name == "logistic" and infinite:
         raise ValueError(
@@ -75,7 +65,16 @@ def choose_estimator(name: str, base: Any, X: Any) -> Any:
     return Pipeline([("columns", steps), ("model", trees)])
 
 
-def _kind(column: Any) -> str:
+def _by_kind(X: pd.DataFrame) -> tuple[list[str], ...]:
+    """The columns of dates, without values, of numbers and of words."""
+    found: dict[str, list[str]] = {"dates": [], "empty": [], "numbers": [], "words": []}
+    for name in X.columns:
+        kind = _kind(X[name])
+        found["empty" if kind != "dates" and X[name].isna().all() else kind].append(name)
+    return tuple(found.values())
+
+
+def _kind(column: pd.Series) -> str:
     if column.dtype.kind in "mM":
         return "dates"
     if column.dtype.kind in "fiu":

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from lowchurn._types import ArrayLike
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What pandas reads as a missing value: a base that was fitted on a CSV file saw them so.
 MISSING = frozenset(
@@ -23,27 +29,8 @@ TRUE_FALSE = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE":
 INT64 = np.iinfo(np.int64)
 
 
-def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.ndarray:
-    """Labels of a CSV file: of the type of the base's classes, or of the type that all values have.
-
-    Parameters
-    ----------
-    where : str
-        Start of the error message.
-    texts : list of str
-    known : array, optional
-        The classes of the base.
-
-    Examples
-    --------
-    >>> from lowchurn.retrain._labels import classes_from_text
-    >>> classes_from_text("retrain: the target 'y'", ["0", "1"]).tolist()
-    [0, 1]
-    >>> classes_from_text("retrain: the target 'y'", ["007", "1"]).tolist()
-    ['007', '1']
-    >>> classes_from_text("retrain: the target 'y'", ["0", "1"], known=["0", "1", "2"]).tolist()
-    ['0', '1']
-    """
+def classes_from_text(where: str, texts: list[str], known: ArrayLike | None = None) -> np.ndarray:
+    """Labels of a CSV file: of the type of the base's classes ``known``, or of the type that all values have."""
     kind = _kind(known)
     names = set(np.asarray(known).tolist()) if kind == "text" else set()
     empty = Counter(text for text in texts if text in MISSING and text not in names)
@@ -56,9 +43,9 @@ def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.nda
     if kind == "text":
         return np.array(texts)
     different = set(texts)
+    if kind != "numbers" and different <= set(TRUE_FALSE):
+        return np.array([TRUE_FALSE[text] for text in texts])
     if kind == "booleans":
-        if different <= set(TRUE_FALSE):
-            return np.array([TRUE_FALSE[text] for text in texts])
         if all(WHOLE.fullmatch(text) for text in different) and {int(Decimal(t)) for t in different} <= {0, 1}:
             return np.array([bool(int(Decimal(text))) for text in texts])
         raise _unlike(where, known, different)
@@ -69,8 +56,6 @@ def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.nda
         if wrong:
             raise _unlike(where, known, wrong)
         return _as_numbers(where, [Decimal(text) for text in texts], known)
-    if different <= set(TRUE_FALSE):
-        return np.array([TRUE_FALSE[text] for text in texts])
     if all(PLAIN_WHOLE.fullmatch(text) for text in different):
         return _whole(where, [int(text) for text in texts])
     if all(PLAIN_NUMBER.fullmatch(text) for text in different):
@@ -80,20 +65,8 @@ def classes_from_text(where: str, texts: list[str], known: Any = None) -> np.nda
     return np.array(texts)
 
 
-def classes_from_values(where: str, column: Any, known: Any = None) -> np.ndarray:
-    """Labels of a Parquet file, exactly; of the type of the base's classes where that holds the same values.
-
-    Examples
-    --------
-    >>> import pyarrow as pa
-    >>> from lowchurn.retrain._labels import classes_from_values
-    >>> classes_from_values("retrain: the target 'y'", pa.chunked_array([[0.0, 1.0]]), known=[0, 1]).tolist()
-    [0, 1]
-    >>> classes_from_values("retrain: the target 'y'", pa.chunked_array([[1, None]]))
-    Traceback (most recent call last):
-    ...
-    ValueError: retrain: the target 'y' must not be missing, got 1 row(s) without it.
-    """
+def classes_from_values(where: str, column: pa.ChunkedArray, known: ArrayLike | None = None) -> np.ndarray:
+    """Labels of a Parquet file, exactly; of the type of the base's classes where that holds the same values."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -128,21 +101,18 @@ def classes_from_values(where: str, column: Any, known: Any = None) -> np.ndarra
     return labels
 
 
-def _kind(known: Any) -> str:
+def _kind(known: ArrayLike | None) -> str:
     if known is None:
         return "unknown"
     classes = np.asarray(known)
-    if classes.dtype.kind == "O":
-        each = classes.tolist()
-        if all(isinstance(c, str) for c in each):
-            return "text"
-        return "unknown"
+    if classes.dtype.kind == "O" and all(isinstance(c, str) for c in classes.tolist()):
+        return "text"
     return {"b": "booleans", "i": "numbers", "u": "numbers", "f": "numbers", "U": "text"}.get(
         classes.dtype.kind, "unknown"
     )
 
 
-def _as_numbers(where: str, numbers: list[Any], known: Any) -> np.ndarray:
+def _as_numbers(where: str, numbers: Sequence[Decimal | float], known: ArrayLike | None) -> np.ndarray:
     """Numbers in the type of the base's classes, where it holds them all exactly."""
     kind = np.asarray(known).dtype
     if all(number == int(number) for number in numbers):
@@ -167,7 +137,7 @@ def _floats(where: str, numbers: np.ndarray) -> np.ndarray:
     return numbers.astype(np.float64)
 
 
-def _unlike(where: str, known: Any, found: set[str], kind: str = "") -> ValueError:
+def _unlike(where: str, known: ArrayLike | None, found: set[str], kind: str = "") -> ValueError:
     shown = ", ".join(repr(text) for text in sorted(found)[:3])
     own = ", ".join(repr(c) for c in np.asarray(known).tolist()[:3])
     return ValueError(

@@ -9,17 +9,24 @@ from __future__ import annotations
 import csv
 import functools
 import warnings
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lowchurn._checks import unknown_name
+from lowchurn._files import PathLike
+from lowchurn._types import ArrayLike
 from lowchurn.learners._learner import extra_missing
 from lowchurn.retrain._columns import listed
 from lowchurn.retrain._labels import MISSING, classes_from_text, classes_from_values
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 WHO = "retrain"
 # A row of a CSV file must fit into a block.
@@ -36,34 +43,14 @@ MOSTLY_NUMBERS = 0.9
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The columns of a file.
+class Table:
+    """The columns of a file; those of a CSV file are all text, and ``typed`` is False.
 
-    Attributes
-    ----------
-    path : Path
-    table : pyarrow.Table
-        Columns as they are in the file; those of a CSV file are all text.
-    typed : bool
-        Whether the file has types.
-    index : tuple of str
-        Columns that pandas wrote as the index of its table: they are no features unless asked for by name.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from lowchurn.retrain import read_rows
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = pathlib.Path(folder, "rows.csv").write_text("size,kind,new,y\\n1,a,yes,no\\n2.5,b,no,yes\\n")
-    ...     rows = read_rows(f"{folder}/rows.csv")
-    >>> rows.names
-    ['size', 'kind', 'new', 'y']
-    >>> rows.features(["size", "kind"]).to_dict("list"), rows.classes("y").tolist(), rows.flags("new").tolist()
-    ({'size': [1.0, 2.5], 'kind': ['a', 'b']}, ['no', 'yes'], [True, False])
+    ``index`` are the columns that pandas wrote as the index of its table: no features unless asked for by name.
     """
 
     path: Path
-    table: Any
+    table: pa.Table
     typed: bool
     index: tuple[str, ...] = ()
 
@@ -78,16 +65,8 @@ class Rows:
             if name not in self.names:
                 raise unknown_name(WHO, f"column of {str(self.path)!r}", name, self.names)
 
-    def features(self, names: Sequence[str], text: Collection[str] = ()) -> Any:
-        """Columns as a data frame.
-
-        Parameters
-        ----------
-        names : list of str
-            The columns, in the order in which they are wanted.
-        text : collection of str
-            Columns that contain text, whatever it looks like: '007' stays '007'.
-        """
+    def features(self, names: Sequence[str], text: Collection[str] = ()) -> pd.DataFrame:
+        """The columns as a data frame; those in ``text`` contain text, whatever it looks like: '007' stays '007'."""
         import pandas as pd
 
         refused = [name for name in names if _is_nested(self.table.schema.field(name).type)]
@@ -104,7 +83,7 @@ class Rows:
             )
         return pd.DataFrame({name: self._feature(name, name in text) for name in names}, copy=False)
 
-    def _feature(self, name: str, text: bool) -> Any:
+    def _feature(self, name: str, text: bool) -> pd.Series:
         import pyarrow as pa
 
         column = self.table[name]
@@ -114,7 +93,7 @@ class Rows:
             column = column.cast(pa.float64())
         return column.to_pandas()
 
-    def classes(self, name: str, known: Any = None) -> np.ndarray:
+    def classes(self, name: str, known: ArrayLike | None = None) -> np.ndarray:
         """The labels, of the type of the classes of the base where these are known."""
         where = f"{WHO}: the target {name!r}"
         if self.typed:
@@ -125,10 +104,9 @@ class Rows:
         """A column of true/false, yes/no or 1/0 as booleans."""
         values = self._present(name)
         words = [str(value).lower() for value in values]
-        found = set(words)
         for yes, no in PAIRS:
-            if found <= {yes, no}:
-                return np.array([word == yes for word in words])
+            if set(words) <= {yes, no}:
+                return np.array(words) == yes
         shown = ", ".join(repr(value) for value in sorted(set(map(str, values)))[:5])
         raise ValueError(
             f"{WHO}: the column {name!r} must contain true and false, yes and no, or 1 and 0, got {shown}."
@@ -149,10 +127,10 @@ class Rows:
         used = weights[weights > 0]
         if not len(used):
             raise ValueError(f"{where} are 0 in every row. There is nothing to train on.")
-        if used.min() < SMALLEST_WEIGHT or used.max() > LARGEST_WEIGHT:
-            wrong_one = used.min() if used.min() < SMALLEST_WEIGHT else used.max()
+        wrong = used[(used < SMALLEST_WEIGHT) | (used > LARGEST_WEIGHT)]
+        if len(wrong):
             raise ValueError(
-                f"{where} must be 0 or from {SMALLEST_WEIGHT:g} to {LARGEST_WEIGHT:g}, got {wrong_one:g}. Divide them "
+                f"{where} must be 0 or from {SMALLEST_WEIGHT:g} to {LARGEST_WEIGHT:g}, got {wrong[0]:g}. Divide them "
                 "by their mean."
             )
         return weights
@@ -165,17 +143,8 @@ class Rows:
         return values
 
 
-def read_rows(path: str | Path) -> Rows:
-    """Read a CSV or Parquet file.
-
-    Examples
-    --------
-    >>> from lowchurn.retrain import read_rows
-    >>> read_rows("rows.txt")
-    Traceback (most recent call last):
-    ...
-    ValueError: retrain: data must be a .csv or .parquet file, got 'rows.txt'.
-    """
+def read_rows(path: PathLike) -> Table:
+    """Read a CSV or Parquet file."""
     try:
         import pandas  # noqa: F401
         import pyarrow
@@ -193,7 +162,7 @@ def read_rows(path: str | Path) -> Rows:
         rule = " It must be text in UTF-8, with a value for each column in every row." if suffix == ".csv" else ""
         raise ValueError(f"{WHO}: {str(path)!r} cannot be read as {suffix[1:]} ({error}).{rule}") from error
     names = rows.names
-    double = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    double = sorted(name for name, times in Counter(names).items() if times > 1)
     if double:
         raise ValueError(f"{WHO}: {str(path)!r} has more than one column called {listed(double)}. Rename them.")
     if rows.table.num_rows == 0:
@@ -201,7 +170,7 @@ def read_rows(path: str | Path) -> Rows:
     return rows
 
 
-def _read_csv(path: Path) -> Rows:
+def _read_csv(path: Path) -> Table:
     import pyarrow as pa
     import pyarrow.csv
 
@@ -225,10 +194,10 @@ def _read_csv(path: Path) -> Rows:
         raise ValueError(f"{WHO}: the first line of {str(path)!r} cannot be read as names of columns.")
     # as pandas calls them, which writes its index as a column without a name
     names = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
-    return Rows(path, table.rename_columns(names), typed=False, index=tuple({INDEX} & set(names)))
+    return Table(path, table.rename_columns(names), typed=False, index=tuple({INDEX} & set(names)))
 
 
-def _read_parquet(path: Path) -> Rows:
+def _read_parquet(path: Path) -> Table:
     import pyarrow.parquet
 
     # Not as a data set: a folder called y=1 would become a column y.
@@ -246,10 +215,10 @@ def _read_parquet(path: Path) -> Rows:
         else column
         for column in table.columns
     ]
-    return Rows(path, pyarrow.Table.from_arrays(plain, names=table.column_names), typed=True, index=index)
+    return Table(path, pyarrow.Table.from_arrays(plain, names=table.column_names), typed=True, index=index)
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
@@ -258,7 +227,7 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or views(kind))
 
 
-def _is_nested(kind: Any) -> bool:
+def _is_nested(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     simple = (
@@ -269,13 +238,13 @@ def _is_nested(kind: Any) -> bool:
 
 
 @functools.cache
-def _missing() -> Any:
+def _missing() -> pa.Array:
     import pyarrow as pa
 
     return pa.array(sorted(MISSING))
 
 
-def _words(column: Any) -> Any:
+def _words(column: pa.ChunkedArray) -> pd.Series:
     """Text, where what pandas takes for missing is missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -284,12 +253,12 @@ def _words(column: Any) -> Any:
     return _with_nan(pc.if_else(missing, pa.scalar(None, pa.string()), column).to_pandas())
 
 
-def _with_nan(column: Any) -> Any:
+def _with_nan(column: pd.Series) -> pd.Series:
     """Missing values as NaN, as pandas reads them from CSV: encoders take None for another category."""
     return column.where(column.notna(), np.nan) if column.dtype == object else column
 
 
-def _guessed(name: str, column: Any) -> Any:
+def _guessed(name: str, column: pa.ChunkedArray) -> pd.Series:
     """Numbers where all values are numbers, booleans likewise, and text otherwise."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -309,7 +278,7 @@ def _guessed(name: str, column: Any) -> Any:
     return words
 
 
-def _warn_of_typos(name: str, words: Any) -> None:
+def _warn_of_typos(name: str, words: pd.Series) -> None:
     import pandas as pd
 
     there = words.dropna()

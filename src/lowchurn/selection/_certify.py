@@ -13,16 +13,17 @@ which is valid for every distribution on [0, bound] and coarser than the binomia
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from lowchurn._checks import as_array, check_number, check_weightlike, to_numpy
+from lowchurn._checks import check_bounded, check_number, check_share
 from lowchurn._estimates import exact_bounds
+from lowchurn._types import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Certificate:
         return f"Not certified: {claim} ({seen}). What can be certified is {self.upper_bound:.3g}; {cure}."
 
 
-def churn_upper_bound(values: Any, confidence: float, bound: float = 1.0) -> float:
+def churn_upper_bound(values: ArrayLike, confidence: float, bound: float = 1.0) -> float:
     """An upper bound of the mean churn on new rows, for one model that was fixed before the rows were seen.
 
     Zeros and ones (hard churn, ``bound=1``) get the exact bound of Clopper and Pearson; other values in
@@ -89,15 +90,18 @@ def churn_upper_bound(values: Any, confidence: float, bound: float = 1.0) -> flo
     >>> round(churn_upper_bound(np.zeros(299), confidence=0.95), 4)
     0.01
     """
-    values = _check_values("churn_upper_bound", values, bound)
-    confidence = _check_confidence("churn_upper_bound", confidence)
+    values = check_bounded("churn_upper_bound", "values", values, bound)
+    confidence = check_share("churn_upper_bound", "confidence", confidence)
     n = len(values)
     if _counts(values, bound):
         return exact_bounds(int(values.sum()), n, 1 - confidence)[1]
     mean = float(values.mean()) / bound
     if _hoeffding_bentkus(mean, n, 1.0 - 1e-9) > 1 - confidence:
         return bound
-    gap = lambda level: _hoeffding_bentkus(mean, n, level) - (1 - confidence)  # noqa: E731
+
+    def gap(level: float) -> float:
+        return _hoeffding_bentkus(mean, n, level) - (1 - confidence)
+
     return bound * float(brentq(gap, max(mean, 1e-12), 1.0 - 1e-9))
 
 
@@ -113,8 +117,8 @@ def rows_to_certify(max_churn: float, confidence: float, churn: float = 0.0) -> 
     True
     """
     who = "rows_to_certify"
-    max_churn = check_number(who, "max_churn", max_churn, 0, 1, open_low=True, open_high=True)
-    confidence = _check_confidence(who, confidence)
+    max_churn = check_share(who, "max_churn", max_churn)
+    confidence = check_share(who, "confidence", confidence)
     churn = check_number(who, "churn", churn, 0, 1)
     if churn >= max_churn:
         return None
@@ -128,10 +132,7 @@ def rows_to_certify(max_churn: float, confidence: float, churn: float = 0.0) -> 
         if high > 10**12:
             return None
     low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle) else (middle, high)
-    return high
+    return low + 1 + bisect_left(range(low + 1, high), True, key=passes)
 
 
 def aim_for_certificate(max_churn: float, confidence: float, rows: int, power: float = 0.9) -> float:
@@ -154,7 +155,7 @@ def aim_for_certificate(max_churn: float, confidence: float, rows: int, power: f
 
 
 def certify(
-    values: dict[str, Any],
+    values: Mapping[str, ArrayLike],
     max_churn: float,
     confidence: float,
     bound: float = 1.0,
@@ -198,8 +199,8 @@ def certify(
         raise ValueError(f"{who}: values must hold at least one candidate, got none.")
     bound = check_number(who, "bound", bound, 0, math.inf, open_low=True, open_high=True)
     max_churn = check_number(who, "max_churn", max_churn, 0, bound, open_low=True, open_high=True)
-    confidence = _check_confidence(who, confidence)
-    checked = {name: _check_values(who, v, bound) for name, v in values.items()}
+    confidence = check_share(who, "confidence", confidence)
+    checked = {name: check_bounded(who, "values", v, bound) for name, v in values.items()}
     tested: list[tuple[str, float]] = []
     accepted: list[str] = []
     for name, rows in checked.items():
@@ -225,16 +226,9 @@ def certify(
     return certificate, accepted
 
 
-def p_value(values: Any, max_churn: float, bound: float = 1.0) -> float:
-    """The chance of churn this low if the churn on new rows were above ``max_churn``.
-
-    Examples
-    --------
-    >>> from lowchurn.selection._certify import p_value
-    >>> round(p_value([0] * 299, max_churn=0.01), 4)
-    0.0495
-    """
-    values = _check_values("p_value", values, bound)
+def p_value(values: ArrayLike, max_churn: float, bound: float = 1.0) -> float:
+    """The chance of churn this low if the churn on new rows were above ``max_churn``."""
+    values = check_bounded("p_value", "values", values, bound)
     if _counts(values, bound):
         return float(binom.cdf(int(values.sum()), len(values), max_churn))
     return _hoeffding_bentkus(float(values.mean()) / bound, len(values), max_churn / bound)
@@ -252,19 +246,3 @@ def _hoeffding_bentkus(mean: float, n: int, level: float) -> float:
 
 def _counts(values: np.ndarray, bound: float) -> bool:
     return bound == 1.0 and bool(np.isin(values, (0.0, 1.0)).all())
-
-
-def _check_values(who: str, values: Any, bound: float) -> np.ndarray:
-    values = to_numpy(as_array(values)).astype(float)
-    if values.ndim != 1 or len(values) == 0:
-        raise ValueError(f"{who}: values must hold one value for each of at least one row, got shape {values.shape}.")
-    # A divergence of equal rows can come out as -1e-17.
-    values = np.where((values < 0) & (values > -1e-9 * bound), 0.0, values)
-    check_weightlike(who, "values", values)
-    if values.max() > bound:
-        raise ValueError(f"{who}: values must be at most bound={bound:g}, got {values.max():.6g}.")
-    return values
-
-
-def _check_confidence(who: str, confidence: float) -> float:
-    return check_number(who, "confidence", confidence, 0, 1, open_low=True, open_high=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 
 from lowchurn._checks import (
     as_array,
@@ -65,7 +66,7 @@ def select_single(risk: Any, churn: Any, epsilon: float) -> int:
     risk, churn = (to_numpy(as_array(values)).astype(float) for values in (risk, churn))
     if risk.ndim != 1 or churn.ndim != 1:
         raise ValueError(
-            f"{who}: risk and churn must hold one value a candidate, got shapes {risk.shape} and {churn.shape}."
+            f"{who}: risk and churn must hold one value per candidate, got shapes {risk.shape} and {churn.shape}."
         )
     check_rows(who, risk=risk, churn=churn)
     epsilon = check_number(who, "epsilon", epsilon, 0, math.inf)
@@ -267,12 +268,12 @@ class _Program:
 
     def _pull_inside(self, point: _Point, mu: float, inside: _Point, epsilon: float) -> tuple[_Point, float]:
         """Where double precision ends just outside the budget: go toward the candidate of least churn until inside."""
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            at = self.at((1 - middle) * point.weights + middle * inside.weights)
-            low, high = (low, middle) if at.churn <= epsilon else (middle, high)
-        found = self.at((1 - high) * point.weights + high * inside.weights)
+
+        def at(share: float) -> _Point:
+            return self.at((1 - share) * point.weights + share * inside.weights)
+
+        reached = inside.churn <= epsilon
+        found = at(brentq(lambda share: at(share).churn - epsilon, 0.0, 1.0)) if reached else inside
         if found.churn > epsilon + 1e-8:
             raise InfeasibleBudget("combine", epsilon, max(found.churn, 0.0))
         return found, mu
@@ -333,7 +334,7 @@ MAX_STEPS = 100
 
 
 def _mixture(point: _Point, multiplier: float) -> Mixture:
-    # Below the tolerance a multiplier says that the budget does not bind.
+    # Below the tolerance a multiplier means that the budget does not bind.
     return Mixture(point.weights, point.risk, max(point.churn, 0.0), multiplier if multiplier > 1e-7 else 0.0)
 
 

@@ -1,6 +1,6 @@
 """Find the lambda of distillation that meets a target with few trainings.
 
-Proposition 1 says that the best classifier within a budget is ``lam * p + (1 - lam) * g``. A plain retrain estimates
+By Proposition 1 the best classifier within a budget is ``lam * p + (1 - lam) * g``. A plain retrain estimates
 ``p``, so its probabilities and the base's alone predict the churn of every lambda before anything is trained
 there. A trained student is not that mixture, though: it has noise of its own. So the prediction gives the first lambda,
 and what is measured there corrects it.
@@ -8,6 +8,7 @@ and what is measured there corrects it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
@@ -15,46 +16,20 @@ import numpy as np
 
 from lowchurn._checks import check_choice, check_number, check_proba, to_numpy
 
-Measure = Callable[[np.ndarray], float]
 DIGITS = 3  # a finer lambda changes nothing that held-out rows could show
-
-
-def predicted_churn(plain_proba: Any, base_proba: Any, lam: float, measure: Measure) -> float:
-    """Proposition 1's forecast: the churn of ``lam * plain + (1 - lam) * base``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.selection import predicted_churn
-    >>> base, plain = np.array([[0.6, 0.4], [0.2, 0.8]]), np.array([[0.2, 0.8], [0.3, 0.7]])
-    >>> changed = lambda proba: float(np.mean(proba.argmax(axis=1) != base.argmax(axis=1)))
-    >>> predicted_churn(plain, base, 0.2, changed), predicted_churn(plain, base, 0.8, changed)
-    (0.0, 0.5)
-    """
-    plain, base = (to_numpy(check_proba("predicted_churn", "proba", p)) for p in (plain_proba, base_proba))
-    lam = check_number("predicted_churn", "lam", lam, 0, 1)
-    return float(measure(lam * plain + (1 - lam) * base))
+STEPS = 2048
 
 
 def predicted_lambda(plain_proba: Any, base_proba: Any, keeps: Callable[[np.ndarray], bool]) -> float:
-    """The largest lambda whose predicted mixture ``keeps`` a rule that the base keeps, by bisection.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.selection import predicted_lambda
-    >>> base, plain = np.array([[0.6, 0.4]]), np.array([[0.2, 0.8]])
-    >>> predicted_lambda(plain, base, keeps=lambda proba: proba[0, 0] >= 0.5)
-    0.25
-    """
+    """The largest lambda whose predicted mixture ``keeps`` a rule that the base keeps, by bisection."""
     plain, base = (to_numpy(check_proba("predicted_lambda", "proba", p)) for p in (plain_proba, base_proba))
     if keeps(plain):
         return 1.0
-    low, high = 0.0, 1.0
-    while high - low > 0.5 * 10**-DIGITS:
-        middle = (low + high) / 2
-        low, high = (middle, high) if keeps(middle * plain + (1 - middle) * base) else (low, middle)
-    return round(low, DIGITS)
+
+    def breaks(k: int) -> bool:
+        return not keeps(k / STEPS * plain + (1 - k / STEPS) * base)
+
+    return round(bisect_left(range(1, STEPS), True, key=breaks) / STEPS, DIGITS)
 
 
 class LambdaSearch:

@@ -1,7 +1,6 @@
 """How candidates come about: where weights start, what rows aim at, what is averaged of trained models.
 
-``ALL`` lists the strategies; ``PAPER`` those of the paper, the first eight. ``plan`` returns what has to be trained for
-some of them.
+``ALL`` lists the strategies; ``PAPER`` those of the paper, the first eight.
 """
 
 from lowchurn.strategies._all import ALL, PAPER, strategy_from
@@ -17,27 +16,22 @@ from lowchurn.strategies._paper import (
     ShrinkPerturb,
     WarmStart,
 )
-from lowchurn.strategies._plan import plan
-from lowchurn.strategies._strategy import Strategy, member_seed, paper_grid
-
-# isort: split
-# For other rooms, not public
-from lowchurn.strategies._plan import Plan as Plan
-from lowchurn.strategies._plan import Recipe as Recipe
-from lowchurn.strategies._plan import Training as Training
-from lowchurn.strategies._plan import trainings as trainings
-from lowchurn.strategies._strategy import STARTS as STARTS
-from lowchurn.strategies._strategy import TENTHS as TENTHS
-from lowchurn.strategies._strategy import Blend as Blend
-from lowchurn.strategies._strategy import Group as Group
-from lowchurn.strategies._strategy import Parameter as Parameter
-from lowchurn.strategies._strategy import Start as Start
-from lowchurn.strategies._strategy import decide as decide
-from lowchurn.strategies._strategy import one_hot as one_hot
+from lowchurn.strategies._plan import Plan, Recipe, Training, plan, trainings
+from lowchurn.strategies._strategy import (
+    STARTS,
+    TENTHS,
+    Blend,
+    Group,
+    Parameter,
+    Start,
+    Strategy,
+    decide,
+    member_seed,
+    one_hot,
+    paper_grid,
+)
 
 __all__ = [
-    "ALL",
-    "PAPER",
     "Anchor",
     "CoDistill",
     "ColdStart",
@@ -55,8 +49,6 @@ __all__ = [
     "Strategy",
     "TwoTeachers",
     "WarmStart",
-    "member_seed",
     "paper_grid",
     "plan",
-    "strategy_from",
 ]

@@ -27,7 +27,6 @@ from array_api_compat import array_namespace, device
 
 from lowchurn._checks import (
     Array,
-    as_array,
     as_floats,
     check_choice,
     check_class_index,
@@ -36,6 +35,7 @@ from lowchurn._checks import (
     unknown_name,
 )
 from lowchurn._display import setting_words
+from lowchurn.metrics import decide
 
 Start = Literal["cold", "warm"]
 Parameter = float | int | str
@@ -273,16 +273,3 @@ def one_hot(y: Any, classes: int, like: Array | None = None) -> Array:
     xp = array_namespace(y)
     columns = xp.arange(classes, device=device(y))
     return xp.astype(y[:, None] == columns[None, :], xp.float64 if like is None else like.dtype)
-
-
-def decide(proba: Any) -> Array:
-    """The class of the largest probability; the first of equals, as scikit-learn decides.
-
-    Examples
-    --------
-    >>> from lowchurn.strategies import decide
-    >>> decide([[0.5, 0.5], [0.7, 0.3]])
-    array([0, 0])
-    """
-    proba = as_array(proba)
-    return array_namespace(proba).argmax(proba, axis=1)

@@ -10,7 +10,7 @@ Shapes are ``constexpr`` (a stack has one shape for its life) so that divisions
 by them are cheap and one compiled kernel serves any number of models.
 
 ``which`` is the pooling record: 0..3 names the element of the 2 x 2 window that
-won, 4 says that the rectifier closed the whole window, so that the backward pass
+won, 4 means that the rectifier closed the whole window, so that the backward pass
 needs neither the activations before pooling nor a separate rectifier mask.
 """
 
@@ -18,28 +18,15 @@ import torch
 import triton
 import triton.language as tl
 
+from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
+
 
 @triton.jit
 def _conv_pool_forward(
-    x_ptr,
-    w_ptr,
-    bias_ptr,
-    out_ptr,
-    which_ptr,
-    ROWS: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    C: tl.constexpr,
-    N: tl.constexpr,
-    PH: tl.constexpr,
-    PW: tl.constexpr,
-    SIDE: tl.constexpr,
-    PAD: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    N1: tl.constexpr,
-    N2: tl.constexpr,
-):
+    x_ptr, w_ptr, bias_ptr, out_ptr, which_ptr, ROWS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    N: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SIDE: tl.constexpr, PAD: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
+):  # fmt: skip
     """Convolution, bias, relu and 2 x 2 max pooling of one tile of one model.
 
     The tile's rows are ordered (pooled position, element of its window), so the
@@ -93,17 +80,9 @@ def _conv_pool_forward(
 
 @triton.jit
 def _pool_and_store(
-    acc,
-    n,
-    model,
-    bias_ptr,
-    out_ptr,
-    which_ptr,
-    POOLED: tl.constexpr,
-    N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
+    acc, n, model, bias_ptr, out_ptr, which_ptr, POOLED: tl.constexpr, N: tl.constexpr, BLOCK_M: tl.constexpr,
     NB: tl.constexpr,
-):
+):  # fmt: skip
     """Max over groups of four neighbouring rows, then bias and relu, then store."""
     quad = tl.permute(tl.reshape(acc, (BLOCK_M // 4, 2, 2, NB)), (0, 3, 1, 2))
     even, odd = tl.split(quad)  # window column 0, column 1
@@ -130,17 +109,9 @@ def _pool_and_store(
 
 @triton.jit
 def _unpool(
-    g_ptr,
-    which_ptr,
-    dy_ptr,
-    ROWS: tl.constexpr,
-    PH: tl.constexpr,
-    PW: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    N: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    g_ptr, which_ptr, dy_ptr, ROWS: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, OH: tl.constexpr,
+    OW: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Spread the pooled gradient over the windows; mask it (relu) in place."""
     model = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -161,22 +132,10 @@ def _unpool(
 
 @triton.jit
 def _conv_weight_grad(
-    x_ptr,
-    dy_ptr,
-    dw_ptr,
-    ROWS: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    C: tl.constexpr,
-    N: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    SIDE: tl.constexpr,
-    BLOCK_KK: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    N1: tl.constexpr,
-    N2: tl.constexpr,
-):
+    x_ptr, dy_ptr, dw_ptr, ROWS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SIDE: tl.constexpr, BLOCK_KK: tl.constexpr, BLOCK_M: tl.constexpr,
+    N1: tl.constexpr, N2: tl.constexpr,
+):  # fmt: skip
     """dW[kk, n] = sum over output positions of window[kk] * dY[n] ('valid' only)."""
     model = tl.program_id(1).to(tl.int64)
     KTOT: tl.constexpr = SIDE * SIDE * C
@@ -217,22 +176,10 @@ def _conv_weight_grad(
 
 @triton.jit
 def _conv_input_grad(
-    dy_ptr,
-    w_ptr,
-    which_ptr,
-    dx_ptr,
-    ROWS: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    C: tl.constexpr,
-    N: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    SIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    CB: tl.constexpr,
-):
+    dy_ptr, w_ptr, which_ptr, dx_ptr, ROWS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, SIDE: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr, CB: tl.constexpr,
+):  # fmt: skip
     """dX = full convolution of dY with the flipped weights, then the relu mask.
 
     One program owns one image row y of many images: only the kernel rows that
@@ -281,24 +228,10 @@ def _conv_input_grad(
 
 @triton.jit
 def _first_conv_weight_grad(
-    x_ptr,
-    g_ptr,
-    which_ptr,
-    part_ptr,
-    ROWS: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    C: tl.constexpr,
-    N: tl.constexpr,
-    PH: tl.constexpr,
-    PW: tl.constexpr,
-    SIDE: tl.constexpr,
-    PAD: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    KB: tl.constexpr,
-    NB: tl.constexpr,
-):
+    x_ptr, g_ptr, which_ptr, part_ptr, ROWS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    N: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SIDE: tl.constexpr, PAD: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_P: tl.constexpr, KB: tl.constexpr, NB: tl.constexpr,
+):  # fmt: skip
     """Weight and bias gradient of the first convolution, from pooled gradients.
 
     The unpooled gradient (four times larger, three quarters zero) is made in
@@ -353,64 +286,30 @@ def _keras_adam(w, m, v, g, rate, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.co
 
 @triton.jit
 def _adam(
-    w_ptr,
-    m_ptr,
-    v_ptr,
-    g_ptr,
-    copy_ptr,
-    rate_ptr,
-    size,
-    B1: tl.constexpr,
-    B2: tl.constexpr,
-    EPS: tl.constexpr,
-    ZERO_GRAD: tl.constexpr,
-    COPY: tl.constexpr,
+    w_ptr, m_ptr, v_ptr, g_ptr, copy_ptr, rate_ptr, size, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     """Keras's Adam over a flat buffer; also writes the low-precision weights."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     keep = i < size
     rate = tl.load(rate_ptr)
     g = tl.load(g_ptr + i, mask=keep, other=0.0).to(tl.float32)
     w, m, v = _keras_adam(
-        tl.load(w_ptr + i, mask=keep, other=0.0),
-        tl.load(m_ptr + i, mask=keep, other=0.0),
-        tl.load(v_ptr + i, mask=keep, other=0.0),
-        g,
-        rate,
-        B1,
-        B2,
-        EPS,
-    )
+        tl.load(w_ptr + i, mask=keep, other=0.0), tl.load(m_ptr + i, mask=keep, other=0.0),
+        tl.load(v_ptr + i, mask=keep, other=0.0), g, rate, B1, B2, EPS,
+    )  # fmt: skip
     tl.store(w_ptr + i, w, mask=keep)
     tl.store(m_ptr + i, m, mask=keep)
     tl.store(v_ptr + i, v, mask=keep)
-    if COPY:
-        tl.store(copy_ptr + i, w.to(copy_ptr.dtype.element_ty), mask=keep)
-    if ZERO_GRAD:
-        tl.store(g_ptr + i, tl.zeros((BLOCK,), tl.float32), mask=keep)
+    tl.store(copy_ptr + i, w.to(copy_ptr.dtype.element_ty), mask=keep)
 
 
 @triton.jit
 def _dense_grad_adam(
-    x_ptr,
-    d_ptr,
-    w_ptr,
-    m_ptr,
-    v_ptr,
-    copy_ptr,
-    rate_ptr,
-    ROWS: tl.constexpr,
-    N_IN: tl.constexpr,
-    N_OUT: tl.constexpr,
-    ROW_BLOCK: tl.constexpr,
-    BLOCK_I: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    B1: tl.constexpr,
-    B2: tl.constexpr,
+    x_ptr, d_ptr, w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, ROWS: tl.constexpr, N_IN: tl.constexpr, N_OUT: tl.constexpr,
+    ROW_BLOCK: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr,
     EPS: tl.constexpr,
-    COPY: tl.constexpr,
-):
+):  # fmt: skip
     """Weight gradient x^T d of a dense layer and its Adam update, in one pass.
 
     With 32 rows the gradient is cheaper to compute than to store: keeping it in
@@ -442,8 +341,7 @@ def _dense_grad_adam(
     tl.store(w_ptr + at, w, mask=keep)
     tl.store(m_ptr + at, m, mask=keep)
     tl.store(v_ptr + at, v, mask=keep)
-    if COPY:
-        tl.store(copy_ptr + at, w.to(copy_ptr.dtype.element_ty), mask=keep)
+    tl.store(copy_ptr + at, w.to(copy_ptr.dtype.element_ty), mask=keep)
 
 
 # Launchers: shapes in, one call per operation.
@@ -456,6 +354,7 @@ TILES = {
     "weight1": {"BLOCK_P": 64, "SPLITS": 7, "num_warps": 4, "num_stages": 2},
     "dense_adam": {"BLOCK_I": 64, "BLOCK_J": 64, "num_warps": 4, "num_stages": 1},
 }  # the fastest of a few on an H200
+KERAS_ADAM = {"B1": BETA1, "B2": BETA2, "EPS": EPSILON}
 
 
 def _pow2(n, least=16):
@@ -468,7 +367,7 @@ def _columns(n):
     return first, (_pow2(n - first) if n > first else 0)
 
 
-def conv_pool_forward(x, w, bias, out, which, pad, kernel="forward2"):
+def conv_pool_forward(x, w, bias, out, which, pad, kernel):
     """Write relu-pooled convolution of x (K,B,H,W,C) with w (K,5*5*C,N)."""
     k, rows, h, wd, c = x.shape
     n = w.shape[-1]
@@ -478,24 +377,8 @@ def conv_pool_forward(x, w, bias, out, which, pad, kernel="forward2"):
     cfg = TILES[kernel]
     grid = (triton.cdiv(rows * ph * pw * 4, cfg["BLOCK_M"]), k)
     _conv_pool_forward[grid](
-        x,
-        w,
-        bias,
-        out,
-        which,
-        ROWS=rows,
-        H=h,
-        W=wd,
-        C=c,
-        N=n,
-        PH=ph,
-        PW=pw,
-        SIDE=side,
-        PAD=pad,
-        N1=n1,
-        N2=n2,
-        **cfg,
-    )
+        x, w, bias, out, which, ROWS=rows, H=h, W=wd, C=c, N=n, PH=ph, PW=pw, SIDE=side, PAD=pad, N1=n1, N2=n2, **cfg,
+    )  # fmt: skip
 
 
 def unpool(g, which, dy):
@@ -513,21 +396,8 @@ def conv_weight_grad(x, dy, dw):
     cfg = TILES["weight2"]
     grid = (triton.cdiv(dw.shape[1], cfg["BLOCK_KK"]), k)
     _conv_weight_grad[grid](
-        x,
-        dy,
-        dw,
-        ROWS=rows,
-        H=h,
-        W=wd,
-        C=c,
-        N=n,
-        OH=oh,
-        OW=ow,
-        SIDE=h - oh + 1,
-        N1=n1,
-        N2=n2,
-        **cfg,
-    )
+        x, dy, dw, ROWS=rows, H=h, W=wd, C=c, N=n, OH=oh, OW=ow, SIDE=h - oh + 1, N1=n1, N2=n2, **cfg,
+    )  # fmt: skip
 
 
 def conv_input_grad(dy, w, which, dx):
@@ -537,21 +407,8 @@ def conv_input_grad(dy, w, which, dx):
     cfg = TILES["input2"]
     grid = (h * triton.cdiv(rows * wd, cfg["BLOCK_M"]), k)
     _conv_input_grad[grid](
-        dy,
-        w,
-        which,
-        dx,
-        ROWS=rows,
-        H=h,
-        W=wd,
-        C=c,
-        N=n,
-        OH=oh,
-        OW=ow,
-        SIDE=h - oh + 1,
-        CB=_pow2(c),
-        **cfg,
-    )
+        dy, w, which, dx, ROWS=rows, H=h, W=wd, C=c, N=n, OH=oh, OW=ow, SIDE=h - oh + 1, CB=_pow2(c), **cfg,
+    )  # fmt: skip
 
 
 def first_conv_weight_grad(x, g, which, pad, side):
@@ -563,70 +420,26 @@ def first_conv_weight_grad(x, g, which, pad, side):
         cfg = {**cfg, "BLOCK_P": 32, "SPLITS": 14}
     part = torch.empty(k, cfg["SPLITS"], side * side * c + 1, n, device=x.device)
     _first_conv_weight_grad[(cfg["SPLITS"], k)](
-        x,
-        g,
-        which,
-        part,
-        ROWS=rows,
-        H=h,
-        W=wd,
-        C=c,
-        N=n,
-        PH=ph,
-        PW=pw,
-        SIDE=side,
-        PAD=pad,
-        KB=_pow2(side * side * c),
-        NB=_pow2(n),
-        **cfg,
-    )
+        x, g, which, part, ROWS=rows, H=h, W=wd, C=c, N=n, PH=ph, PW=pw, SIDE=side, PAD=pad, KB=_pow2(side * side * c),
+        NB=_pow2(n), **cfg,
+    )  # fmt: skip
     return part
 
 
-def adam(w, m, v, g, rate, copy=None, zero_grad=False, b1=0.9, b2=0.999, eps=1e-7):
+def adam(w, m, v, g, rate, copy):
     """Keras's Adam on flat float32 buffers; ``copy`` receives the rounded weights."""
     size = w.numel()
     rate = torch.full((), rate, device=w.device)
-    _adam[(triton.cdiv(size, 1024),)](
-        w,
-        m,
-        v,
-        g,
-        w if copy is None else copy,
-        rate,
-        size,
-        B1=b1,
-        B2=b2,
-        EPS=eps,
-        ZERO_GRAD=zero_grad,
-        COPY=copy is not None,
-        BLOCK=1024,
-        num_warps=4,
-    )
+    _adam[(triton.cdiv(size, 1024),)](w, m, v, g, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
 
 
-def dense_grad_adam(x, d, w, m, v, rate, copy=None, b1=0.9, b2=0.999, eps=1e-7):
-    """Fused weight gradient (x^T d) and Adam of w (K, n_in, n_out)."""
+def dense_grad_adam(x, d, w, m, v, rate, copy):
+    """Fused weight gradient (x^T d) and Adam of w (K, n_in, n_out); ``copy`` receives the rounded weights."""
     rate = torch.full((), rate, device=w.device)
     k, rows, n_in = x.shape
     n_out = d.shape[-1]
     cfg = TILES["dense_adam"]
     grid = (triton.cdiv(n_out, cfg["BLOCK_J"]), triton.cdiv(n_in, cfg["BLOCK_I"]), k)
     _dense_grad_adam[grid](
-        x,
-        d,
-        w,
-        m,
-        v,
-        w if copy is None else copy,
-        rate,
-        ROWS=rows,
-        N_IN=n_in,
-        N_OUT=n_out,
-        ROW_BLOCK=_pow2(rows),
-        B1=b1,
-        B2=b2,
-        EPS=eps,
-        COPY=copy is not None,
-        **cfg,
-    )
+        x, d, w, m, v, copy, rate, ROWS=rows, N_IN=n_in, N_OUT=n_out, ROW_BLOCK=_pow2(rows), **KERAS_ADAM, **cfg
+    )  # fmt: skip

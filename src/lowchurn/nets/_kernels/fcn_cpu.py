@@ -32,7 +32,7 @@ BLOCK_UNITS = 128
 
 PLAIN, RELU, GATED = 0, 1, 2  # what `_combine` does with a finished sum
 
-# No 'nnan' or 'ninf': a diverging model must show in its loss.
+# No 'nnan' or 'ninf': a diverging model must show in its validation loss.
 _jit = njit(
     nogil=True,
     cache=True,
@@ -378,43 +378,35 @@ def _softmax(logits, prob, logp):
 
 
 @_jit
-def _target_loss(prob, logp, tb, wb, scale, squared, slope):
-    """Summed loss to the targets times `scale`; `slope` gets its mean's gradient."""
+def _target_slope(prob, tb, wb, scale, squared, slope):
+    """Fill in the gradient at the logits of the batch's mean loss to the targets times `scale`."""
     count, c = prob.shape
-    loss = 0.0
     for r in range(count):
         factor = wb[r] * scale
-        row = push = 0.0
+        push = 0.0
         if squared:
             for k in range(c):
-                row += (prob[r, k] - tb[r, k]) ** 2 / c
                 push += prob[r, k] * (prob[r, k] - tb[r, k])
             for k in range(c):
                 gap = prob[r, k] - tb[r, k]
                 slope[r, k] = factor * 2 / c * prob[r, k] * (gap - push) / count
         else:
             for k in range(c):
-                row -= tb[r, k] * logp[r, k]
                 push += tb[r, k]
             for k in range(c):
                 slope[r, k] = factor * (push * prob[r, k] - tb[r, k]) / count
-        loss += factor * row
-    return loss
 
 
 @_jit
-def _twin_loss(prob, logp, prob2, logp2, wb, scale, squared, slope, slope2):
-    """Summed loss between twins, both ways; its gradient is added to both slopes."""
+def _twin_slope(prob, logp, prob2, logp2, wb, scale, squared, slope, slope2):
+    """Add the gradient of the loss between twins, both ways, to both slopes."""
     count, c = prob.shape
-    loss = 0.0
     for r in range(count):
         factor = wb[r] * scale
         cross = cross2 = push = push2 = 0.0
         for k in range(c):
             p, q = prob[r, k], prob2[r, k]
             if squared:
-                cross += (p - q) ** 2 / c
-                cross2 += (p - q) ** 2 / c
                 push += p * (p - q)
                 push2 += q * (q - p)
             else:
@@ -428,14 +420,6 @@ def _twin_loss(prob, logp, prob2, logp2, wb, scale, squared, slope, slope2):
             else:
                 slope[r, k] += factor * (p - q - p * (logp2[r, k] + cross)) / count
                 slope2[r, k] += factor * (q - p - q * (logp[r, k] + cross2)) / count
-        loss += factor * (cross + cross2)
-    return loss
-
-
-@_jit
-def _net_room(packed, batch, c):
-    """Scratch of one network: hidden values, and logits, prob, logp, slope."""
-    return _room(packed.shape[0], batch, packed.shape[2], packed), _room(4, batch, c, packed)
 
 
 @_jit
@@ -454,172 +438,72 @@ def _batch_room(packed, batch, c):
 
 
 @_jit
-def fcn_epoch(
-    w1,
-    b1,
-    w2,
-    b2,
-    mw1,
-    mb1,
-    mw2,
-    mb2,
-    vw1,
-    vb1,
-    vw2,
-    vb2,
-    step,
-    x,
-    rows,
-    targets,
-    weights,
-    order,
-    mate,
-    mix,
-    batch,
-    lr,
-    beta1,
-    beta2,
-    eps,
-    squared,
-):
-    """Train a network for one epoch with Adam, in place.
+def _open(net, batch):
+    """Packed weights and moments of a network, its output biases, and scratch: hidden values, and logits, prob, logp, slope."""
+    (w1, b1, w2, b2), (mw1, mb1, mw2, mb2), (vw1, vb1, vw2, vb2) = net
+    w = _pack(w1, b1, w2)
+    hidden, outs = _room(w.shape[0], batch, w.shape[2], w), _room(4, batch, b2.shape[0], w)
+    return w, _pack(mw1, mb1, mw2), _pack(vw1, vb1, vw2), b2, mb2, vb2, hidden, outs
+
+
+@_jit
+def fcn_epoch(nets, step, x, data, batch, adam, squared, coupling):
+    """Train a network for one epoch with Adam, in place; or two twins on the same batches, each also on the other.
+
+    A row's loss of twins is ``(1 - coupling) * (loss(t, p) + loss(t, q))`` plus `coupling` times the losses
+    between the two, both ways, with gradients through both.
 
     Parameters
     ----------
-    w1, b1, w2, b2 : arrays (d, h), (h,), (h, c), (c,)
-        Parameters. All floating arrays share one dtype, float32 or float64.
-    mw1, mb1, mw2, mb2, vw1, vb1, vw2, vb2 : arrays
-        Adam's moments, shaped as the parameters.
+    nets : tuple of one or two networks
+        Each has its parameters (w1, b1, w2, b2) of shapes (d, h), (h,), (h, c), (c,), and two tuples of Adam's
+        moments, shaped as the parameters. All floating arrays share one dtype, float32 or float64.
     step : int
         Adam steps already done.
     x : array (N, d)
         Pool of rows.
-    rows : int64 array (n,)
-        The model's training rows in the pool.
-    targets, weights : arrays (n, c), (n,)
-        Soft targets, which need not sum to one, and weights of those rows.
-    order, mate : int64 arrays (n,)
-        Shuffled positions in `rows`, and those of the rows mixed in.
-    mix : float64 array (steps,)
-        Each batch's mixup coefficient; at 1 `mate` is not looked at.
+    data : tuple of arrays
+        rows : int64 (n,), the training rows in the pool; targets (n, c), soft, which need not sum to one, and weights
+        (n,) of those rows; order, mate : int64 (n,), shuffled positions in `rows`, and those of the rows mixed in;
+        mix : float64 (steps,), each batch's mixup coefficient; at 1 `mate` is not looked at.
     batch : int
         Rows in a batch; the last one may have fewer.
-    lr, beta1, beta2, eps : float
-        Adam's settings, as in Keras.
+    adam : tuple of float
+        Learning rate, beta1, beta2 and epsilon, as in Keras.
     squared : bool
         Mean squared error of the probabilities instead of the cross-entropy.
-
-    Returns
-    -------
-    float
-        Mean weighted loss over the rows, each taken before its batch's step.
+    coupling : float
+        Share of the loss between twins; 0 for a network alone.
     """
-    n, c = order.shape[0], b2.shape[0]
+    rows, targets, weights, order, mate, mix = data
+    lr, beta1, beta2, eps = adam
+    n, c = order.shape[0], targets.shape[1]
     batch = min(batch, n)
-    w, m, v = _pack(w1, b1, w2), _pack(mw1, mb1, mw2), _pack(vw1, vb1, vw2)
-    hidden, outs = _net_room(w, batch, c)
-    xs, ts, ws, sums, at_hidden, grad = _batch_room(w, batch, c)
-    loss = 0.0
+    opened = [_open(net, batch) for net in nets]
+    packed = opened[0][0]
+    xs, ts, ws, sums, at_hidden, grad = _batch_room(packed, batch, c)
     for first in range(0, n, batch):
         now, part = first // batch, slice(first, min(first + batch, n))
         count = part.stop - first
         xb, tb, wb = xs[:count], ts[:count], ws[:count]
-        logits, prob = outs[0, :count], outs[1, :count]
-        logp, slope = outs[2, :count], outs[3, :count]
-        rates = _rates(step + now + 1, lr, beta1, beta2, eps, w1)
+        rates = _rates(step + now + 1, lr, beta1, beta2, eps, packed)
         _gather(x, rows, targets, weights, order[part], mate[part], mix[now], xb, tb, wb)
-        _forward(w, b2, xb, hidden, sums, logits)
-        _softmax(logits, prob, logp)
-        loss += _target_loss(prob, logp, tb, wb, 1.0, squared, slope)
-        _backward(w, m, v, b2, mb2, vb2, xb, hidden, slope, at_hidden, grad, rates)
-    _move(w, w1, b1, w2, True)
-    _move(m, mw1, mb1, mw2, True)
-    _move(v, vw1, vb1, vw2, True)
-    return loss / n
-
-
-@_jit
-def twin_epoch(
-    w1,
-    b1,
-    w2,
-    b2,
-    mw1,
-    mb1,
-    mw2,
-    mb2,
-    vw1,
-    vb1,
-    vw2,
-    vb2,
-    w1_,
-    b1_,
-    w2_,
-    b2_,
-    mw1_,
-    mb1_,
-    mw2_,
-    mb2_,
-    vw1_,
-    vb1_,
-    vw2_,
-    vb2_,
-    step,
-    x,
-    rows,
-    targets,
-    weights,
-    order,
-    mate,
-    mix,
-    batch,
-    lr,
-    beta1,
-    beta2,
-    eps,
-    squared,
-    alpha,
-):
-    """Train two networks for one epoch on the same batches, each also on the other.
-
-    A row's loss is ``(1 - alpha) * (loss(t, p) + loss(t, p_))`` plus `alpha`
-    times the losses between the two, both ways, with gradients through both.
-    The networks (the second one's names end in ``_``) have the same shape;
-    other arguments and the value are as in `fcn_epoch`.
-    """
-    n, c = order.shape[0], b2.shape[0]
-    batch = min(batch, n)
-    w, m, v = _pack(w1, b1, w2), _pack(mw1, mb1, mw2), _pack(vw1, vb1, vw2)
-    w_, m_, v_ = _pack(w1_, b1_, w2_), _pack(mw1_, mb1_, mw2_), _pack(vw1_, vb1_, vw2_)
-    (hidden, outs), (hidden_, outs_) = _net_room(w, batch, c), _net_room(w, batch, c)
-    xs, ts, ws, sums, at_hidden, grad = _batch_room(w, batch, c)
-    loss = 0.0
-    for first in range(0, n, batch):
-        now, part = first // batch, slice(first, min(first + batch, n))
-        count = part.stop - first
-        xb, tb, wb = xs[:count], ts[:count], ws[:count]
-        logits, prob = outs[0, :count], outs[1, :count]
-        logp, slope = outs[2, :count], outs[3, :count]
-        logits_, prob_ = outs_[0, :count], outs_[1, :count]
-        logp_, slope_ = outs_[2, :count], outs_[3, :count]
-        rates = _rates(step + now + 1, lr, beta1, beta2, eps, w1)
-        _gather(x, rows, targets, weights, order[part], mate[part], mix[now], xb, tb, wb)
-        _forward(w, b2, xb, hidden, sums, logits)
-        _forward(w_, b2_, xb, hidden_, sums, logits_)
-        _softmax(logits, prob, logp)
-        _softmax(logits_, prob_, logp_)
-        loss += _target_loss(prob, logp, tb, wb, 1 - alpha, squared, slope)
-        loss += _target_loss(prob_, logp_, tb, wb, 1 - alpha, squared, slope_)
-        loss += _twin_loss(prob, logp, prob_, logp_, wb, alpha, squared, slope, slope_)
-        _backward(w, m, v, b2, mb2, vb2, xb, hidden, slope, at_hidden, grad, rates)
-        _backward(w_, m_, v_, b2_, mb2_, vb2_, xb, hidden_, slope_, at_hidden, grad, rates)
-    _move(w, w1, b1, w2, True)
-    _move(m, mw1, mb1, mw2, True)
-    _move(v, vw1, vb1, vw2, True)
-    _move(w_, w1_, b1_, w2_, True)
-    _move(m_, mw1_, mb1_, mw2_, True)
-    _move(v_, vw1_, vb1_, vw2_, True)
-    return loss / n
+        for w, _, _, b2, _, _, hidden, outs in opened:
+            _forward(w, b2, xb, hidden, sums, outs[0, :count])
+            _softmax(outs[0, :count], outs[1, :count], outs[2, :count])
+            _target_slope(outs[1, :count], tb, wb, 1 - coupling, squared, outs[3, :count])
+        if len(opened) == 2:
+            one, two = opened[0][7], opened[1][7]
+            _twin_slope(
+                one[1, :count], one[2, :count], two[1, :count], two[2, :count],
+                wb, coupling, squared, one[3, :count], two[3, :count],
+            )  # fmt: skip
+        for w, m, v, b2, mb2, vb2, hidden, outs in opened:
+            _backward(w, m, v, b2, mb2, vb2, xb, hidden, outs[3, :count], at_hidden, grad, rates)
+    for net, (w, m, v, _, _, _, _, _) in zip(nets, opened):  # noqa: B905 (numba has no strict)
+        _move(w, net[0][0], net[0][1], net[0][2], True)
+        _move(m, net[1][0], net[1][1], net[1][2], True)
+        _move(v, net[2][0], net[2][1], net[2][2], True)
 
 
 @_jit
@@ -629,7 +513,7 @@ def fcn_logits(w1, b1, w2, b2, x, rows):
     logits = np.empty((n, c), w1.dtype)
     batch = max(min(32, n), 1)
     w = _pack(w1, b1, w2)
-    hidden = _net_room(w, batch, c)[0]
+    hidden = _room(w.shape[0], batch, w.shape[2], w)
     room = _batch_room(w, batch, c)
     for first in range(0, n, batch):
         count = min(batch, n - first)

@@ -37,12 +37,8 @@ from lowchurn.nets._kernels.fcn_gpu_tiles import (
     _store_tile,
     _tile_gradient,
     _tile_logits,
-)
-
-BETA1 = 0.9
-BETA2 = 0.999
-EPSILON = 1e-7
-LEARNING_RATE = 1e-3
+)  # fmt: skip
+from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
 
 LOSS_CODES = {"log": 0, "squared": 1}
 # Up to this many classes the output layer is done elementwise: a matrix instruction would pad the
@@ -54,49 +50,13 @@ STEP_TABLE_LENGTH = 20480
 
 @triton.jit(do_not_specialize=["n"])
 def _train_kernel(
-    params_ptr,
-    m_ptr,
-    v_ptr,
-    bias_ptr,
-    bias_m_ptr,
-    bias_v_ptr,
-    x_ptr,
-    rows_ptr,
-    targets_ptr,
-    weights_ptr,
-    order_ptr,
-    mate_ptr,
-    mix_ptr,
-    done_ptr,
-    coupling_ptr,
-    step_size_ptr,
-    out_loss_ptr,
-    n,
-    stride_rows,
-    stride_target_model,
-    stride_target_row,
-    stride_weights,
-    stride_order,
-    stride_mix,
-    rate1,
-    rate2,
-    epsilon,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BATCH: tl.constexpr,
-    BP: tl.constexpr,
-    BH: tl.constexpr,
-    RP: tl.constexpr,
-    CW: tl.constexpr,
-    WIDE: tl.constexpr,
-    LOSS: tl.constexpr,
-    MIXUP: tl.constexpr,
-    TWIN: tl.constexpr,
-    RESIDENT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    LAST_STEP_SIZE: tl.constexpr,
-):
+    params_ptr, m_ptr, v_ptr, bias_ptr, bias_m_ptr, bias_v_ptr, x_ptr, rows_ptr, targets_ptr, weights_ptr, order_ptr,
+    mate_ptr, mix_ptr, done_ptr, coupling_ptr, step_size_ptr, n, stride_rows, stride_target_model,
+    stride_target_row, stride_weights, stride_order, stride_mix, rate1, rate2, epsilon, D: tl.constexpr,
+    H: tl.constexpr, C: tl.constexpr, BATCH: tl.constexpr, BP: tl.constexpr, BH: tl.constexpr, RP: tl.constexpr,
+    CW: tl.constexpr, WIDE: tl.constexpr, LOSS: tl.constexpr, MIXUP: tl.constexpr, TWIN: tl.constexpr,
+    RESIDENT: tl.constexpr, PRECISION: tl.constexpr, LAST_STEP_SIZE: tl.constexpr,
+):  # fmt: skip
     """One epoch of the network (or pair) ``program_id(0)``."""
     class_number = _class_number(D, CW, WIDE)
     model_size: tl.constexpr = (D + 1 + C) * H
@@ -139,30 +99,12 @@ def _train_kernel(
             tile_m_b = _load_tile(m_b, 0, D, H, C, BH, RP)
             tile_v_b = _load_tile(v_b, 0, D, H, C, BH, RP)
 
-    loss_rows = tl.zeros((BP,), tl.float32)
     for step in range(0, tl.cdiv(n, BATCH)):
         features, targets, weights = _load_batch(
-            x_ptr,
-            my_rows,
-            my_targets,
-            my_weights,
-            my_order,
-            my_mate,
-            my_mix,
-            step,
-            n,
-            stride_target_row,
-            D,
-            C,
-            RP,
-            CW,
-            WIDE,
-            BATCH,
-            BP,
-            MIXUP,
-        )
+            x_ptr, my_rows, my_targets, my_weights, my_order, my_mate, my_mix, step, n, stride_target_row, D, C, RP, CW,
+            WIDE, BATCH, BP, MIXUP,
+        )  # fmt: skip
         step_size = tl.load(step_size_ptr + tl.minimum(done + step, LAST_STEP_SIZE))
-        batch_rows = tl.minimum(n - step * BATCH, BATCH).to(tl.float32)
 
         if RESIDENT:
             logits_a = bias_a[None, :] + _tile_logits(
@@ -170,18 +112,8 @@ def _train_kernel(
             )
         else:
             logits_a = _forward_logits(
-                params_a,
-                bias_a,
-                features,
-                D,
-                H,
-                C,
-                BH,
-                RP,
-                CW,
-                WIDE,
-                PRECISION,
-            )
+                params_a, bias_a, features, D, H, C, BH, RP, CW, WIDE, PRECISION,
+            )  # fmt: skip
         if TWIN:
             if RESIDENT:
                 logits_b = bias_b[None, :] + _tile_logits(
@@ -189,43 +121,19 @@ def _train_kernel(
                 )
             else:
                 logits_b = _forward_logits(
-                    params_b,
-                    bias_b,
-                    features,
-                    D,
-                    H,
-                    C,
-                    BH,
-                    RP,
-                    CW,
-                    WIDE,
-                    PRECISION,
-                )
-            loss, gradient_a, gradient_b = _pair_gradient(logits_a, logits_b, targets, coupling, class_number, C, LOSS)
+                    params_b, bias_b, features, D, H, C, BH, RP, CW, WIDE, PRECISION,
+                )  # fmt: skip
+            gradient_a, gradient_b = _pair_gradient(logits_a, logits_b, targets, coupling, class_number, C, LOSS)
             gradient_b = gradient_b * weights[:, None]
         else:
-            log_p, p = _log_softmax(logits_a, class_number, C)
-            loss, gradient_a = _logit_gradient(log_p, p, targets, C, LOSS)
+            _, p = _log_softmax(logits_a, class_number, C)
+            gradient_a = _logit_gradient(p, targets, C, LOSS)
         gradient_a = gradient_a * weights[:, None]
-        # weights carry one over the batch size; the epoch's loss is a mean over rows.
-        loss_rows += loss * weights * batch_rows
 
         if RESIDENT:
             tile_gradient = _tile_gradient(
-                params_a,
-                tile_a,
-                features,
-                gradient_a,
-                0,
-                D,
-                H,
-                C,
-                BH,
-                RP,
-                WIDE,
-                False,
-                PRECISION,
-            )
+                params_a, tile_a, features, gradient_a, 0, D, H, C, BH, RP, WIDE, False, PRECISION,
+            )  # fmt: skip
             tile_a, tile_m_a, tile_v_a = _adam(
                 tile_a, tile_m_a, tile_v_a, tile_gradient, step_size, rate1, rate2, epsilon
             )
@@ -233,95 +141,32 @@ def _train_kernel(
             # Nobody overwrites parameters that another warp still reads in its forward pass.
             tl.debug_barrier()
             _backward_and_adam(
-                params_a,
-                m_a,
-                v_a,
-                features,
-                gradient_a,
-                step_size,
-                rate1,
-                rate2,
-                epsilon,
-                D,
-                H,
-                C,
-                BH,
-                RP,
-                WIDE,
+                params_a, m_a, v_a, features, gradient_a, step_size, rate1, rate2, epsilon, D, H, C, BH, RP, WIDE,
                 PRECISION,
-            )
+            )  # fmt: skip
         bias_a, bias_m_a, bias_v_a = _adam(
-            bias_a,
-            bias_m_a,
-            bias_v_a,
-            tl.sum(gradient_a, axis=0),
-            step_size,
-            rate1,
-            rate2,
-            epsilon,
-        )
+            bias_a, bias_m_a, bias_v_a, tl.sum(gradient_a, axis=0), step_size, rate1, rate2, epsilon,
+        )  # fmt: skip
         if TWIN:
             if RESIDENT:
                 tile_gradient = _tile_gradient(
-                    params_b,
-                    tile_b,
-                    features,
-                    gradient_b,
-                    0,
-                    D,
-                    H,
-                    C,
-                    BH,
-                    RP,
-                    WIDE,
-                    False,
-                    PRECISION,
-                )
+                    params_b, tile_b, features, gradient_b, 0, D, H, C, BH, RP, WIDE, False, PRECISION,
+                )  # fmt: skip
                 tile_b, tile_m_b, tile_v_b = _adam(
-                    tile_b,
-                    tile_m_b,
-                    tile_v_b,
-                    tile_gradient,
-                    step_size,
-                    rate1,
-                    rate2,
-                    epsilon,
-                )
+                    tile_b, tile_m_b, tile_v_b, tile_gradient, step_size, rate1, rate2, epsilon,
+                )  # fmt: skip
             else:
                 _backward_and_adam(
-                    params_b,
-                    m_b,
-                    v_b,
-                    features,
-                    gradient_b,
-                    step_size,
-                    rate1,
-                    rate2,
-                    epsilon,
-                    D,
-                    H,
-                    C,
-                    BH,
-                    RP,
-                    WIDE,
+                    params_b, m_b, v_b, features, gradient_b, step_size, rate1, rate2, epsilon, D, H, C, BH, RP, WIDE,
                     PRECISION,
-                )
+                )  # fmt: skip
             bias_b, bias_m_b, bias_v_b = _adam(
-                bias_b,
-                bias_m_b,
-                bias_v_b,
-                tl.sum(gradient_b, axis=0),
-                step_size,
-                rate1,
-                rate2,
-                epsilon,
-            )
+                bias_b, bias_m_b, bias_v_b, tl.sum(gradient_b, axis=0), step_size, rate1, rate2, epsilon,
+            )  # fmt: skip
         if not RESIDENT:
             # The next step reads in another layout what this one wrote.
             tl.debug_barrier()
 
-    mean_loss = tl.sum(loss_rows, axis=0) / n.to(tl.float32)
-    tl.store(out_loss_ptr + model, mean_loss)
     _store_output_bias(bias_ptr + model * C, bias_a, class_number, C)
     _store_output_bias(bias_m_ptr + model * C, bias_m_a, class_number, C)
     _store_output_bias(bias_v_ptr + model * C, bias_v_a, class_number, C)
@@ -330,7 +175,6 @@ def _train_kernel(
         _store_tile(m_a, tile_m_a, 0, D, H, C, BH, RP)
         _store_tile(v_a, tile_v_a, 0, D, H, C, BH, RP)
     if TWIN:
-        tl.store(out_loss_ptr + model + 1, mean_loss)
         _store_output_bias(bias_ptr + model * C + C, bias_b, class_number, C)
         _store_output_bias(bias_m_ptr + model * C + C, bias_m_b, class_number, C)
         _store_output_bias(bias_v_ptr + model * C + C, bias_v_b, class_number, C)
@@ -342,25 +186,10 @@ def _train_kernel(
 
 @triton.jit(do_not_specialize=["rows_each"])
 def _evaluate_kernel(
-    params_ptr,
-    bias_ptr,
-    x_ptr,
-    rows_ptr,
-    out_ptr,
-    rows_each,
-    stride_rows,
-    stride_out,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BN: tl.constexpr,
-    BH: tl.constexpr,
-    RP: tl.constexpr,
-    CW: tl.constexpr,
-    WIDE: tl.constexpr,
-    ARGMAX: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    params_ptr, bias_ptr, x_ptr, rows_ptr, out_ptr, rows_each, stride_rows, stride_out, D: tl.constexpr,
+    H: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, BH: tl.constexpr, RP: tl.constexpr, CW: tl.constexpr,
+    WIDE: tl.constexpr, ARGMAX: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Logits (K, n, C), or the most likely class (K, n) uint8, of one block of rows of one network.
 
     Here rows are the long axis, so the features stay in registers and the reduction over the units
@@ -403,51 +232,20 @@ def _evaluate_kernel(
 
 
 def pack_parameters(w1, b1, w2):
-    """Pack weights into the storage of the kernels.
-
-    Parameters
-    ----------
-    w1 : torch.Tensor, shape (K, d, h)
-    b1 : torch.Tensor, shape (K, h)
-    w2 : torch.Tensor, shape (K, h, c)
-
-    Returns
-    -------
-    params : torch.Tensor, shape (K, d + 1 + c, h), contiguous
-    """
+    """Weights (K, d, h), (K, h), (K, h, c) in the storage of the kernels, (K, d + 1 + c, h)."""
     return torch.cat([w1, b1[:, None, :], w2.transpose(1, 2)], dim=1).contiguous()
 
 
 def parameter_views(params, d):
-    """Views ``w1`` (K, d, h), ``b1`` (K, h), ``w2`` (K, h, c) of packed parameters.
-
-    Parameters
-    ----------
-    params : torch.Tensor, shape (K, d + 1 + c, h)
-    d : int
-        Number of input features.
-
-    Returns
-    -------
-    w1, b1, w2 : torch.Tensor
-        They share memory with `params`.
-    """
+    """Views ``w1`` (K, d, h), ``b1`` (K, h), ``w2`` (K, h, c) of packed parameters with `d` inputs."""
     return params[:, :d], params[:, d], params[:, d + 1 :].transpose(1, 2)
 
 
 @functools.lru_cache(maxsize=8)
-def step_sizes(device, learning_rate=LEARNING_RATE):
-    """Bias-corrected Adam step size by number of steps already done, rounded from float64.
+def step_sizes(device, learning_rate):
+    """Bias-corrected Adam step size by number of steps already done, (STEP_TABLE_LENGTH,), rounded from float64.
 
-    Parameters
-    ----------
-    device : torch.device
-    learning_rate : float, optional
-
-    Returns
-    -------
-    table : torch.Tensor, shape (STEP_TABLE_LENGTH,), float32
-        Later steps use the last entry.
+    Later steps use the last entry.
     """
     t = torch.arange(1, STEP_TABLE_LENGTH + 1, dtype=torch.float64)
     sizes = learning_rate * torch.sqrt(1 - BETA2**t) / (1 - BETA1**t)
@@ -455,16 +253,10 @@ def step_sizes(device, learning_rate=LEARNING_RATE):
 
 
 def tile_widths(d, c):
-    """Padded sizes of the tiles for `d` features and `c` classes.
+    """Padded sizes of the tiles for `d` features and `c` classes: RP, CW, WIDE.
 
-    Returns
-    -------
-    RP : int
-        Columns of a parameter tile (power of two, at least 16).
-    CW : int
-        Columns of a logits tile.
-    WIDE : bool
-        Whether the output layer is done by matrix products.
+    RP : columns of a parameter tile (power of two, at least 16); CW : columns of a logits tile; WIDE : whether the
+    output layer is done by matrix products.
     """
     rows = max(16, triton.next_power_of_2(d + 1 + c))
     wide = c > MAX_NARROW_CLASSES
@@ -472,18 +264,7 @@ def tile_widths(d, c):
 
 
 def tiles(inputs, units, classes):
-    """The tile shape that was fastest on an H200 for networks like this one.
-
-    Parameters
-    ----------
-    inputs, units, classes : int
-        Size of the network.
-
-    Returns
-    -------
-    dict
-        Keyword arguments of `train_epoch`.
-    """
+    """The tile shape that was fastest on an H200 for networks like this one, as arguments of `train_epoch`."""
     if units <= 128:  # the whole network stays in registers
         block = max(16, triton.next_power_of_2(units))
         return {"block_hidden": block, "num_warps": {16: 1, 32: 2, 64: 4, 128: 4}[block]}
@@ -498,30 +279,9 @@ def tiles(inputs, units, classes):
 
 
 def train_epoch(
-    params,
-    m,
-    v,
-    bias,
-    bias_m,
-    bias_v,
-    x,
-    rows,
-    targets,
-    weights,
-    order,
-    steps_done,
-    *,
-    mate=None,
-    mix=None,
-    coupling=None,
-    loss="log",
-    batch_size=32,
-    learning_rate=LEARNING_RATE,
-    precision="ieee",
-    block_hidden=128,
-    num_warps=8,
-    maxnreg=None,
-):
+    params, m, v, bias, bias_m, bias_v, x, rows, targets, weights, order, steps_done, *, mate, mix, coupling, loss,
+    batch_size, learning_rate, precision, block_hidden, num_warps, maxnreg=None,
+):  # fmt: skip
     """Train every network for one epoch, in place, with one kernel launch.
 
     Parameters
@@ -532,52 +292,35 @@ def train_epoch(
         Output bias and its moments; updated.
     x : torch.Tensor, shape (N, d), float32, contiguous
         Pool of feature rows that all networks share.
-    rows : torch.Tensor of int, shape (K, n)
-        Pool rows each network trains on.
-    targets : torch.Tensor, shape (K, n, c), float32
-        Soft targets of those rows.
-    weights : torch.Tensor, shape (K, n), float32
-        Row weights.
-    order : torch.Tensor of int, shape (K, n)
-        Shuffled positions ``0..n-1``.
+    rows, order : torch.Tensor of int, shape (K, n)
+        Pool rows each network trains on, and shuffled positions ``0..n-1`` in them.
+    targets, weights : torch.Tensor, shapes (K, n, c), (K, n), float32
+        Soft targets and weights of those rows.
     steps_done : torch.Tensor of int, shape (K,)
         Adam steps done before this epoch.
-    mate : torch.Tensor of int, shape (K, n), optional
-        Positions to mix in, strides and dtype as `order`.
-    mix : torch.Tensor, shape (K, steps), float32, optional
-        Mixup coefficient of each batch; without it nothing is mixed.
-    coupling : torch.Tensor, shape (K / 2,), float32, optional
+    mate, mix : torch.Tensor of int, shape (K, n), and of float32, shape (K, steps), or None
+        Positions to mix in, strides and dtype as `order`, and the mixup coefficient of each batch.
+    coupling : torch.Tensor, shape (K / 2,), float32, or None
         Co-distillation: networks ``2p`` and ``2p + 1`` train as a pair, with this share of the
         coupling loss, on the rows, targets, weights, order and steps given for network ``2p``.
     loss : {"log", "squared"}
-    batch_size : int
-    learning_rate : float
     precision : {"ieee", "tf32x3", "tf32"}
         Arithmetic of the matrix products.
-    block_hidden : int
-        Hidden units per tile, a power of two, at least 16.
-    num_warps : int
-        Warps per program.
+    block_hidden, num_warps : int
+        Hidden units per tile, a power of two, at least 16; warps per program.
     maxnreg : int, optional
         Bound on registers per thread, which lets more programs run at once.
-
-    Returns
-    -------
-    loss : torch.Tensor, shape (K,), float32
-        Mean training loss of the epoch, before each batch's update; for a pair, the pair's loss,
-        written for both.
     """
     K, packed_rows, h = params.shape
     d = x.shape[1]
     c = packed_rows - d - 1
     n = order.shape[1]
     widths, class_width, wide = tile_widths(d, c)
-    out_loss = torch.empty(K, dtype=torch.float32, device=params.device)
     count = K if coupling is None else K // 2
     options = {} if maxnreg is None else {"maxnreg": maxnreg}
     _train_kernel[(count,)](
         params, m, v, bias, bias_m, bias_v, x, rows, targets, weights, order, mate, mix,
-        steps_done, coupling, step_sizes(params.device, learning_rate), out_loss,
+        steps_done, coupling, step_sizes(params.device, learning_rate),
         n, rows.stride(0), targets.stride(0), targets.stride(1), weights.stride(0),
         order.stride(0), 0 if mix is None else mix.stride(0), 1 - BETA1, 1 - BETA2, EPSILON,
         D=d, H=h, C=c, BATCH=batch_size, BP=max(16, triton.next_power_of_2(batch_size)),
@@ -586,35 +329,26 @@ def train_epoch(
         PRECISION=precision, LAST_STEP_SIZE=STEP_TABLE_LENGTH - 1,
         num_warps=num_warps, num_stages=1, **options,
     )  # fmt: skip
-    return out_loss
 
 
-def evaluate(params, bias, x, *, rows=None, mode="logits", precision="tf32x3"):
-    """Logits or decisions of every network on a set of rows.
+def evaluate(params, bias, x, *, rows=None, argmax=False):
+    """Logits (K, n, c), or decisions (K, n) uint8, of every network; products are done in three tf32 parts.
 
     Parameters
     ----------
-    params : torch.Tensor, shape (K, d + 1 + c, h), float32, contiguous
-        Packed parameters.
-    bias : torch.Tensor, shape (K, c), float32, contiguous
+    params, bias : torch.Tensor, shapes (K, d + 1 + c, h), (K, c), float32, contiguous
+        Packed parameters and output bias.
     x : torch.Tensor, shape (N, d), float32, contiguous
         Rows; all of them for every network, unless `rows` is given.
     rows : torch.Tensor of int, shape (K, n), optional
         Rows of `x` for each network.
-    mode : {"logits", "argmax"}
-    precision : {"ieee", "tf32x3", "tf32"}
-
-    Returns
-    -------
-    torch.Tensor
-        (K, n, c) float32, or (K, n) uint8.
     """
     K, packed_rows, h = params.shape
     d = x.shape[1]
     c = packed_rows - d - 1
     n = x.shape[0] if rows is None else rows.shape[1]
     widths, class_width, wide = tile_widths(d, c)
-    if mode == "argmax":
+    if argmax:
         out = torch.empty((K, n), dtype=torch.uint8, device=params.device)
     else:
         out = torch.empty((K, n, c), dtype=torch.float32, device=params.device)
@@ -622,6 +356,6 @@ def evaluate(params, bias, x, *, rows=None, mode="logits", precision="tf32x3"):
     _evaluate_kernel[(K, triton.cdiv(n, block_rows))](
         params, bias, x, rows, out, n, 0 if rows is None else rows.stride(0), out.stride(0),
         D=d, H=h, C=c, BN=block_rows, BH=block_hidden, RP=widths, CW=class_width, WIDE=wide,
-        ARGMAX=mode == "argmax", PRECISION=precision, num_warps=4, num_stages=1,
+        ARGMAX=argmax, PRECISION="tf32x3", num_warps=4, num_stages=1,
     )  # fmt: skip
     return out

@@ -54,25 +54,10 @@ def _gather_targets(targets_ptr, position, valid, stride_row, C: tl.constexpr, c
 
 @triton.jit
 def _load_batch(
-    x_ptr,
-    rows_ptr,
-    targets_ptr,
-    weights_ptr,
-    order_ptr,
-    mate_ptr,
-    mix_ptr,
-    step,
-    n,
-    stride_target_row,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    RP: tl.constexpr,
-    CW: tl.constexpr,
-    WIDE: tl.constexpr,
-    BATCH: tl.constexpr,
-    BP: tl.constexpr,
-    MIXUP: tl.constexpr,
-):
+    x_ptr, rows_ptr, targets_ptr, weights_ptr, order_ptr, mate_ptr, mix_ptr, step, n, stride_target_row,
+    D: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CW: tl.constexpr, WIDE: tl.constexpr, BATCH: tl.constexpr,
+    BP: tl.constexpr, MIXUP: tl.constexpr,
+):  # fmt: skip
     """Features, targets and row weights (already over the batch size) of one minibatch."""
     lane = tl.arange(0, BP)
     place = step * BATCH + lane
@@ -104,14 +89,8 @@ def _tile_column(tile, column):
 
 @triton.jit
 def _load_tile(
-    base_ptr,
-    first_unit,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BH: tl.constexpr,
-    RP: tl.constexpr,
-):
+    base_ptr, first_unit, D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, BH: tl.constexpr, RP: tl.constexpr,
+):  # fmt: skip
     """Load a (units, RP) tile of parameters or moments; padding is zero and stays zero."""
     unit = first_unit + tl.arange(0, BH)
     row = tl.arange(0, RP)
@@ -121,15 +100,8 @@ def _load_tile(
 
 @triton.jit
 def _store_tile(
-    base_ptr,
-    tile,
-    first_unit,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BH: tl.constexpr,
-    RP: tl.constexpr,
-):
+    base_ptr, tile, first_unit, D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, BH: tl.constexpr, RP: tl.constexpr,
+):  # fmt: skip
     unit = first_unit + tl.arange(0, BH)
     row = tl.arange(0, RP)
     inside = (unit[:, None] < H) & (row[None, :] < D + 1 + C)
@@ -138,15 +110,9 @@ def _store_tile(
 
 @triton.jit
 def _output_weights(
-    base_ptr,
-    tile,
-    first_unit,
-    class_index,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    BH: tl.constexpr,
+    base_ptr, tile, first_unit, class_index, D: tl.constexpr, H: tl.constexpr, BH: tl.constexpr,
     FROM_MEMORY: tl.constexpr,
-):
+):  # fmt: skip
     """Output weights of a tile's units for one class: a vector (units,).
 
     From memory it is one cached load straight into the layout that needs it; from the tile it is a
@@ -162,19 +128,9 @@ def _output_weights(
 
 @triton.jit
 def _tile_logits(
-    base_ptr,
-    tile,
-    features,
-    first_unit,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BH: tl.constexpr,
-    CW: tl.constexpr,
-    WIDE: tl.constexpr,
-    FROM_MEMORY: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    base_ptr, tile, features, first_unit, D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, BH: tl.constexpr,
+    CW: tl.constexpr, WIDE: tl.constexpr, FROM_MEMORY: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Contribution of one tile of hidden units to the logits, (rows, CW)."""
     hidden = tl.maximum(tl.dot(tile, tl.trans(features), input_precision=PRECISION), 0.0)
     if WIDE:
@@ -192,20 +148,9 @@ def _tile_logits(
 
 @triton.jit
 def _tile_gradient(
-    base_ptr,
-    tile,
-    features,
-    logit_gradient,
-    first_unit,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BH: tl.constexpr,
-    RP: tl.constexpr,
-    WIDE: tl.constexpr,
-    FROM_MEMORY: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    base_ptr, tile, features, logit_gradient, first_unit, D: tl.constexpr, H: tl.constexpr, C: tl.constexpr,
+    BH: tl.constexpr, RP: tl.constexpr, WIDE: tl.constexpr, FROM_MEMORY: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Gradient of the batch loss with respect to a tile of parameters, (units, RP)."""
     row = tl.arange(0, RP)
     before = tl.dot(tile, tl.trans(features), input_precision=PRECISION)
@@ -247,49 +192,41 @@ def _through_softmax(p, gradient_of_p):
 
 
 @triton.jit
-def _logit_gradient(log_p, p, targets, C: tl.constexpr, LOSS: tl.constexpr):
-    """Loss of each row against its targets, and the gradient at the logits."""
+def _logit_gradient(p, targets, C: tl.constexpr, LOSS: tl.constexpr):
+    """Gradient at the logits of each row's loss against its targets."""
     if LOSS == 0:
-        loss = -tl.sum(targets * log_p, axis=1)
         gradient = tl.sum(targets, axis=1)[:, None] * p - targets
     else:
-        difference = p - targets
-        loss = tl.sum(difference * difference, axis=1) / C
-        gradient = _through_softmax(p, difference * (2.0 / C))
-    return loss, gradient
+        gradient = _through_softmax(p, (p - targets) * (2.0 / C))
+    return gradient
 
 
 @triton.jit
-def _coupling_gradient(log_p, p, other_log_p, other_p, C: tl.constexpr, LOSS: tl.constexpr):
-    """Co-distillation loss of each row, and its gradient at the FIRST network's logits.
+def _coupling_gradient(p, other_log_p, other_p, C: tl.constexpr, LOSS: tl.constexpr):
+    """Gradient of each row's co-distillation loss at the FIRST network's logits.
 
     The loss is symmetric and the gradient goes through both arguments.
     """
     if LOSS == 0:
         own = -tl.sum(p * other_log_p, axis=1)
-        other = -tl.sum(other_p * log_p, axis=1)
-        loss = own + other
         gradient = p * (-other_log_p - own[:, None]) + (p - other_p)
     else:
-        difference = p - other_p
-        loss = 2.0 * tl.sum(difference * difference, axis=1) / C
-        gradient = _through_softmax(p, difference * (4.0 / C))
-    return loss, gradient
+        gradient = _through_softmax(p, (p - other_p) * (4.0 / C))
+    return gradient
 
 
 @triton.jit
 def _pair_gradient(logits_a, logits_b, targets, coupling, class_number, C: tl.constexpr, LOSS: tl.constexpr):
-    """Loss of each row for a co-distilled pair, and the gradients at both networks' logits."""
+    """Gradients of each row's loss at the logits of both networks of a co-distilled pair."""
     log_p_a, p_a = _log_softmax(logits_a, class_number, C)
     log_p_b, p_b = _log_softmax(logits_b, class_number, C)
-    loss_a, gradient_a = _logit_gradient(log_p_a, p_a, targets, C, LOSS)
-    loss_b, gradient_b = _logit_gradient(log_p_b, p_b, targets, C, LOSS)
-    joint, joint_a = _coupling_gradient(log_p_a, p_a, log_p_b, p_b, C, LOSS)
-    _, joint_b = _coupling_gradient(log_p_b, p_b, log_p_a, p_a, C, LOSS)
-    loss = (1.0 - coupling) * (loss_a + loss_b) + coupling * joint
+    gradient_a = _logit_gradient(p_a, targets, C, LOSS)
+    gradient_b = _logit_gradient(p_b, targets, C, LOSS)
+    joint_a = _coupling_gradient(p_a, log_p_b, p_b, C, LOSS)
+    joint_b = _coupling_gradient(p_b, log_p_a, p_a, C, LOSS)
     gradient_a = (1.0 - coupling) * gradient_a + coupling * joint_a
     gradient_b = (1.0 - coupling) * gradient_b + coupling * joint_b
-    return loss, gradient_a, gradient_b
+    return gradient_a, gradient_b
 
 
 @triton.jit
@@ -306,37 +243,17 @@ def _store_output_bias(bias_ptr, bias, class_number, C: tl.constexpr):
 
 @triton.jit
 def _forward_logits(
-    params_ptr,
-    output_bias,
-    features,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BH: tl.constexpr,
-    RP: tl.constexpr,
-    CW: tl.constexpr,
-    WIDE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    params_ptr, output_bias, features, D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, BH: tl.constexpr,
+    RP: tl.constexpr, CW: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Logits of one batch, streaming the parameters tile by tile."""
     logits = tl.zeros((features.shape[0], CW), tl.float32) + output_bias[None, :]
     if WIDE:
         for first_unit in tl.range(0, H, BH):
             tile = _load_tile(params_ptr, first_unit, D, H, C, BH, RP)
             logits += _tile_logits(
-                params_ptr,
-                tile,
-                features,
-                first_unit,
-                D,
-                H,
-                C,
-                BH,
-                CW,
-                WIDE,
-                True,
-                PRECISION,
-            )
+                params_ptr, tile, features, first_unit, D, H, C, BH, CW, WIDE, True, PRECISION,
+            )  # fmt: skip
     else:
         # The sum over the units crosses warps, so it is done once, behind the loop: until then
         # each class has a tile of partial sums (those of absent classes are optimised away).
@@ -371,23 +288,9 @@ def _forward_logits(
 
 @triton.jit
 def _backward_and_adam(
-    params_ptr,
-    m_ptr,
-    v_ptr,
-    features,
-    logit_gradient,
-    step_size,
-    rate1,
-    rate2,
-    epsilon,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BH: tl.constexpr,
-    RP: tl.constexpr,
-    WIDE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    params_ptr, m_ptr, v_ptr, features, logit_gradient, step_size, rate1, rate2, epsilon, D: tl.constexpr,
+    H: tl.constexpr, C: tl.constexpr, BH: tl.constexpr, RP: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Gradient and Adam update of all hidden units, streaming tile by tile."""
     for first_unit in tl.range(0, H, BH):
         # All loads stand before the products: the products exchange data through shared memory,
@@ -397,20 +300,8 @@ def _backward_and_adam(
         m = _load_tile(m_ptr, first_unit, D, H, C, BH, RP)
         v = _load_tile(v_ptr, first_unit, D, H, C, BH, RP)
         gradient = _tile_gradient(
-            params_ptr,
-            tile,
-            features,
-            logit_gradient,
-            first_unit,
-            D,
-            H,
-            C,
-            BH,
-            RP,
-            WIDE,
-            True,
-            PRECISION,
-        )
+            params_ptr, tile, features, logit_gradient, first_unit, D, H, C, BH, RP, WIDE, True, PRECISION,
+        )  # fmt: skip
         tl.debug_barrier()
         tile, m, v = _adam(tile, m, v, gradient, step_size, rate1, rate2, epsilon)
         _store_tile(params_ptr, tile, first_unit, D, H, C, BH, RP)

@@ -10,32 +10,26 @@ from torch import nn
 from lowchurn.nets._stacks._convnet import ConvnetStack
 from lowchurn.nets._stacks._fcn import CpuFcnStack, GpuFcnStack
 from lowchurn.nets._stacks._module import ModuleStack
-from lowchurn.nets._stacks._stack import Batches, Settings, Stack
+from lowchurn.nets._stacks._stack import Batches, Settings, Stack, State
 from lowchurn.nets._stacks._transformer import TransformerStack
 from lowchurn.nets.networks import Convnet, Fcn, Transformer
 
-__all__ = ["Batches", "Settings", "Stack", "make_stack"]
+__all__ = ["Batches", "Settings", "Stack", "State", "make_stack"]
 
 
-def make_stack(
-    module: nn.Module,
-    params: dict[str, torch.Tensor],
-    buffers: dict[str, torch.Tensor],
-    settings: Settings,
-    generic: bool = False,
-) -> Stack:
-    """Stack K sets of parameters of one module; ``generic`` asks for the way that any module can go."""
+def make_stack(module: nn.Module, params: State, buffers: State, settings: Settings, generic: bool = False) -> Stack:
+    """Stack K sets of parameters of one module; ``generic`` selects the way that any module can go."""
     if not generic:
         if type(module) is Fcn:
             if settings.device.type == "cpu" and _installed("numba"):
-                return CpuFcnStack(module, params, settings)
-            # A tile of the GPU kernel holds all weights of some units: with very many inputs it would not fit.
+                return CpuFcnStack(params, settings)
+            # A tile of the GPU kernel contains all weights of some units: with very many inputs it would not fit.
             narrow = sum(params[name].shape[1] for name in ("hidden.weight", "output.bias")) < 128
             exact = settings.dtype == torch.float32
             if settings.device.type == "cuda" and narrow and exact and _installed("triton"):
-                return GpuFcnStack(module, params, settings)
+                return GpuFcnStack(params, settings)
         if type(module) is Convnet and (settings.device.type == "cpu" or _installed("triton")):
-            return ConvnetStack(module, params, settings)
+            return ConvnetStack(params, settings)
         if type(module) is Transformer:
             return TransformerStack(module, params, settings)
     return ModuleStack(module, params, buffers, settings)

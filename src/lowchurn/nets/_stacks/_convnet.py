@@ -1,6 +1,6 @@
 """Stacks of convolutional networks: hand-written forward and backward passes with a leading model axis.
 
-Two ways compute the same convolutions. In plain torch, windows are copied once a step (im2col) and every product is a
+Two ways compute the same convolutions. In plain torch, windows are copied once per step (im2col) and every product is a
 ``bmm`` over models: any device, any floating dtype. On a GPU, Triton kernels read the windows straight from the
 activation, with relu and pooling fused in, and the largest layer's gradient goes into Adam without being stored.
 
@@ -10,51 +10,70 @@ float32. ``docs/performance.md`` shows that this changes results by less than an
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-from lowchurn.nets._stacks._stack import FlatParameters, FlatStack, Settings, adam_
+from lowchurn.nets._stacks._stack import FlatParameters, FlatStack, Settings, State
 
 SIDE = 5  # both convolutions are 5 x 5
 LARGEST = "dense1.weight"  # most of the parameters; last in the flat buffer, so that a fused kernel can take it alone
 
 
+class Block(NamedTuple):
+    """What the backward pass needs of a convolution, its relu and its pooling."""
+
+    inputs: torch.Tensor
+    columns: torch.Tensor | None  # the windows of the inputs, where they are stored
+    which: torch.Tensor  # the winners of the pooling
+    size: tuple[int, int]  # height and width before the pooling
+
+
+class Dense(NamedTuple):
+    """What the backward pass needs of the dense layers: their inputs, the last one's also in full precision."""
+
+    flat: torch.Tensor
+    hidden1: torch.Tensor
+    hidden2: torch.Tensor
+    exact: torch.Tensor
+
+
 class ConvnetStack(FlatStack):
     """K networks of :func:`~lowchurn.nets.networks.convnet`."""
 
-    def __init__(self, module: nn.Module, params: dict[str, torch.Tensor], settings: Settings) -> None:
-        self.kernels: Any = None
-        self.compute = settings.dtype
+    def __init__(self, params: State, settings: Settings) -> None:
+        self.kernels: ModuleType | None = None
         fast = settings.device.type == "cuda" and settings.dtype == torch.float32
         if fast and settings.precision in ("auto", "bfloat16"):
             from lowchurn.nets._kernels import conv_gpu
 
-            self.kernels, self.compute = conv_gpu, torch.bfloat16
-        super().__init__(module, params, settings)
+            self.kernels = conv_gpu
+        super().__init__({name: params[name] for name in sorted(params, key=lambda name: name == LARGEST)}, settings)
 
-    def lay_out(self, params: dict[str, torch.Tensor]) -> None:
-        names = sorted(params, key=lambda name: name == LARGEST)
-        self.store = FlatParameters({name: params[name] for name in names})
-        self.params = self.store.views(self.store.flat)
-        self.split = self.store.offsets[LARGEST]
-        flat = self.store.flat
-        self.gradient = torch.zeros(self.split if self.kernels else flat.numel(), device=flat.device, dtype=flat.dtype)
-        self.slopes = {
-            name: self.gradient[at : at + view.numel()].view(view.shape)
-            for name, view in self.params.items()
-            for at in [self.store.offsets[name]]
-            if at + view.numel() <= self.gradient.numel()
-        }
-        self.rounded = None if self.compute == flat.dtype else flat.to(self.compute)
-        self.low = self.params if self.rounded is None else self.store.views(self.rounded)
+    @property
+    def compute(self) -> torch.dtype:
+        """The precision of the products."""
+        return torch.bfloat16 if self.kernels else self.layout.flat.dtype
+
+    def _lay_out(self, layout: FlatParameters) -> None:
+        super()._lay_out(layout)
+        # Weights rounded to the precision of the products, as a flat buffer and as views by name.
+        self.rounded = None if self.compute == layout.flat.dtype else layout.flat.to(self.compute)
+        self.low = self.views if self.rounded is None else layout.views(self.rounded)
+
+    @cached_property
+    def gradient(self) -> torch.Tensor:
+        """Room for the gradient of all weights; the kernels never store that of the largest layer."""
+        flat = self.layout.flat
+        return torch.zeros_like(flat[: self.layout.offsets[LARGEST]] if self.kernels else flat)
 
     # forward
 
-    def _conv_block(self, x: torch.Tensor, name: str, pad: int, kept: dict[str, Any]) -> torch.Tensor:
-        """Convolution, bias, relu and pooling; ``kept`` collects what the backward pass needs."""
+    def _conv_block(self, x: torch.Tensor, name: str, pad: int) -> tuple[torch.Tensor, Block]:
+        """Convolution, bias, relu and pooling, and what the backward pass needs of them."""
         weight, bias = self.low[f"{name}.weight"].flatten(1, 3), self.low[f"{name}.bias"]
         models, rows, height, width, _ = x.shape
         high, wide = height + 2 * pad - SIDE + 1, width + 2 * pad - SIDE + 1
@@ -67,20 +86,20 @@ class ConvnetStack(FlatStack):
             columns = im2col(x, pad)
             y = torch.baddbmm(bias.unsqueeze(1), columns, weight)
             out, which = relu_pool(y.view(models, rows, high, wide, -1))
-        kept[name] = (x, columns, which, (high, wide))
-        return out
+        return out, Block(x, columns, which, (high, wide))
 
-    def _forward(self, x: torch.Tensor, kept: dict[str, Any]) -> torch.Tensor:
+    def _forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Block, Block, Dense]:
+        """Logits, and what the backward pass needs of each layer."""
         low = self.low
         x = x.to(self.compute).contiguous()
-        x = self._conv_block(x, "conv1", SIDE // 2, kept)
-        x = self._conv_block(x, "conv2", 0, kept)
+        x, block1 = self._conv_block(x, "conv1", SIDE // 2)
+        x, block2 = self._conv_block(x, "conv2", 0)
         flat = x.flatten(2)  # height, width, channel: Keras' order
         hidden1 = torch.baddbmm(low["dense1.bias"].unsqueeze(1), flat, low[LARGEST]).relu_()
         hidden2 = torch.baddbmm(low["dense2.bias"].unsqueeze(1), hidden1, low["dense2.weight"]).relu_()
         exact = hidden2.to(self.settings.dtype)
-        kept["dense"] = (flat, hidden1, hidden2, exact)
-        return torch.baddbmm(self.params["dense3.bias"].unsqueeze(1), exact, self.params["dense3.weight"])
+        logits = torch.baddbmm(self.params["dense3.bias"].unsqueeze(1), exact, self.params["dense3.weight"])
+        return logits, block1, block2, Dense(flat, hidden1, hidden2, exact)
 
     @torch.no_grad()
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
@@ -89,7 +108,7 @@ class ConvnetStack(FlatStack):
         if self.kernels and rows % size:
             # Kernels are compiled for one number of rows: pad instead of compiling for another.
             x = F.pad(x, (0, 0) * (x.ndim - 2) + (0, -rows % size))
-        parts = [self._forward(part, {}) for part in x.split(size, dim=1)] if self.kernels else [self._forward(x, {})]
+        parts = [self._forward(part)[0] for part in (x.split(size, dim=1) if self.kernels else [x])]
         return torch.cat(parts, dim=1)[:, :rows]
 
     # backward
@@ -101,79 +120,67 @@ class ConvnetStack(FlatStack):
         rows = x.shape[1]
         if self.kernels and rows != self.settings.batch_size:
             x = F.pad(x, (0, 0) * (x.ndim - 2) + (0, self.settings.batch_size - rows))
-        kept: dict[str, Any] = {}
-        logits = self._forward(x, kept)
+        logits, block1, block2, dense = self._forward(x)
         slope = torch.zeros_like(logits)  # padded rows push nowhere
         slope[:, :rows] = self.slope(logits[:, :rows], targets, weights, coupling)
-        flat, at_flat = self._backward(slope, kept)
-        self._adam(flat, at_flat)
-
-    def _backward(self, slope: torch.Tensor, kept: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Fill in all gradients but the largest layer's, whose two factors are handed back."""
-        exact = self.settings.dtype
-        flat, hidden1, hidden2, hidden2_exact = kept["dense"]
-        torch.bmm(hidden2_exact.mT, slope, out=self.slopes["dense3.weight"])
-        torch.sum(slope, 1, out=self.slopes["dense3.bias"])
-        back2 = torch.bmm(slope, self.params["dense3.weight"].mT).to(self.compute).mul_(hidden2 > 0)
-        bmm_into(self.slopes["dense2.weight"], hidden1.mT, back2)
-        torch.sum(back2, 1, dtype=exact, out=self.slopes["dense2.bias"])
-        back1 = torch.bmm(back2, self.low["dense2.weight"].mT).mul_(hidden1 > 0)
-        torch.sum(back1, 1, dtype=exact, out=self.slopes["dense1.bias"])
+        back1 = self._dense_gradients(slope, dense)
         pooled = torch.bmm(back1, self.low[LARGEST].mT)
         if self.kernels:
-            self._fused_convolutions(pooled, kept)
+            self._fused_gradients(self.kernels, pooled, block1, block2)
+            self._fused_adam(self.kernels, dense.flat, back1)
         else:
-            self._plain_convolutions(pooled, kept)
-        return flat, back1
+            spread = self._plain_gradients("conv2", pooled, block2)
+            windows = torch.bmm(spread, self.low["conv2.weight"].flatten(1, 3).mT)
+            self._plain_gradients("conv1", col2im(windows, block2.inputs.shape), block1)
+            torch.bmm(dense.flat.mT, back1, out=self.slopes[LARGEST])
+            self.adam({"flat": self.gradient})
 
-    def _fused_convolutions(self, pooled: torch.Tensor, kept: dict[str, Any]) -> None:
-        x, _, which1, _ = kept["conv1"]
-        inner, _, which2, (high, wide) = kept["conv2"]
-        pooled = pooled.view(which2.shape)
+    def _dense_gradients(self, slope: torch.Tensor, dense: Dense) -> torch.Tensor:
+        """Fill in the dense layers' gradients but the largest one; return the gradient at its outputs."""
+        exact = self.settings.dtype
+        torch.bmm(dense.exact.mT, slope, out=self.slopes["dense3.weight"])
+        torch.sum(slope, 1, out=self.slopes["dense3.bias"])
+        back2 = torch.bmm(slope, self.params["dense3.weight"].mT).to(self.compute).mul_(dense.hidden2 > 0)
+        bmm_into(self.slopes["dense2.weight"], dense.hidden1.mT, back2)
+        torch.sum(back2, 1, dtype=exact, out=self.slopes["dense2.bias"])
+        back1 = torch.bmm(back2, self.low["dense2.weight"].mT).mul_(dense.hidden1 > 0)
+        torch.sum(back1, 1, dtype=exact, out=self.slopes["dense1.bias"])
+        return back1
+
+    def _fused_gradients(self, kernels: ModuleType, pooled: torch.Tensor, block1: Block, block2: Block) -> None:
+        high, wide = block2.size
+        pooled = pooled.view(block2.which.shape)
         models, rows, channels = *pooled.shape[:2], pooled.shape[-1]
         # A dropped odd row or column is never written, hence the zeros then.
         make = pooled.new_zeros if high % 2 or wide % 2 else pooled.new_empty
         spread = make(models, rows, high, wide, channels)
-        self.kernels.unpool(pooled, which2, spread)
+        kernels.unpool(pooled, block2.which, spread)
         torch.sum(pooled.view(models, -1, channels), 1, dtype=self.settings.dtype, out=self.slopes["conv2.bias"])
         weight = self.low["conv2.weight"].flatten(1, 3)
-        self.kernels.conv_weight_grad(inner, spread, self.slopes["conv2.weight"].view(weight.shape))
-        back = torch.empty_like(inner)
-        self.kernels.conv_input_grad(spread, weight, which1, back)
-        part = self.kernels.first_conv_weight_grad(x, back, which1, SIDE // 2, SIDE).sum(1)
+        kernels.conv_weight_grad(block2.inputs, spread, self.slopes["conv2.weight"].view(weight.shape))
+        back = torch.empty_like(block2.inputs)
+        kernels.conv_input_grad(spread, weight, block1.which, back)
+        part = kernels.first_conv_weight_grad(block1.inputs, back, block1.which, SIDE // 2, SIDE).sum(1)
         self.slopes["conv1.weight"].flatten(1, 3).copy_(part[:, :-1])
         self.slopes["conv1.bias"].copy_(part[:, -1])
 
-    def _plain_convolutions(self, pooled: torch.Tensor, kept: dict[str, Any]) -> None:
-        for name, below in (("conv2", "conv1"), ("conv1", None)):
-            x, columns, which, (high, wide) = kept[name]
-            pooled = pooled.view(which.shape)
-            spread = unpool(pooled, which, high, wide).view(x.shape[0], -1, which.shape[-1])
-            torch.sum(spread, 1, out=self.slopes[f"{name}.bias"])
-            torch.bmm(columns.mT, spread, out=self.slopes[f"{name}.weight"].flatten(1, 3))
-            if below:
-                weight = self.low[f"{name}.weight"].flatten(1, 3)
-                pooled = col2im(torch.bmm(spread, weight.mT), x.shape)
+    def _plain_gradients(self, name: str, pooled: torch.Tensor, block: Block) -> torch.Tensor:
+        """Fill in a convolution's gradients; return the one before its pooling."""
+        assert block.columns is not None
+        which = block.which
+        spread = unpool(pooled.view(which.shape), which, *block.size).view(which.shape[0], -1, which.shape[-1])
+        torch.sum(spread, 1, out=self.slopes[f"{name}.bias"])
+        torch.bmm(block.columns.mT, spread, out=self.slopes[f"{name}.weight"].flatten(1, 3))
+        return spread
 
-    def _adam(self, flat: torch.Tensor, at_flat: torch.Tensor) -> None:
-        rate = self.rate()
-        weights, split = self.store.flat, self.split
-        if not self.kernels:
-            torch.bmm(flat.mT, at_flat, out=self.slopes[LARGEST])
-            adam_(weights, self.first, self.second, self.gradient, rate)
-            return
-        rounded = self.rounded
-        self.kernels.adam(
-            weights[:split],
-            self.first[:split],
-            self.second[:split],
-            self.gradient,
-            rate,
-            None if rounded is None else rounded[:split],
-        )
-        moments = [self.store.views(moment)[LARGEST] for moment in (self.first, self.second)]
-        copy = None if rounded is None else self.low[LARGEST]
-        self.kernels.dense_grad_adam(flat, at_flat, self.params[LARGEST], *moments, rate, copy)
+    def _fused_adam(self, kernels: ModuleType, flat: torch.Tensor, at_flat: torch.Tensor) -> None:
+        """Adam over all but the largest layer, then over that layer, whose gradient is ``flat.mT @ at_flat``."""
+        rate, split = self.rate(), self.layout.offsets[LARGEST]
+        buffers = [self.layout.flat, *(moment["flat"] for moment in self.moments)]
+        assert self.rounded is not None
+        kernels.adam(*(buffer[:split] for buffer in buffers), self.gradient, rate, self.rounded[:split])
+        largest = [self.layout.views(buffer)[LARGEST] for buffer in buffers]
+        kernels.dense_grad_adam(flat, at_flat, *largest, rate, self.low[LARGEST])
 
 
 def im2col(x: torch.Tensor, pad: int) -> torch.Tensor:

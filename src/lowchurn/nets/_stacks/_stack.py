@@ -1,7 +1,7 @@
 """What a stack of models is: K networks of one architecture whose weights lie side by side.
 
-A stack trains all its models for an epoch, gives their logits, and lets finished models leave. How it does that is
-the business of its subclasses; each must give what a loop over single models would.
+A stack trains all its models for an epoch, returns their logits, and lets finished models leave. How it does that is
+up to its subclasses; the results must be those of a loop over single models.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
-from torch import nn
 
 from lowchurn.nets._losses import batch_gradient
 
+State = dict[str, torch.Tensor]  # of one model, or of K models with a leading axis
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-7  # Keras' Adam
 
 
@@ -33,7 +34,7 @@ class Settings:
 
 @dataclass
 class Batches:
-    """What one epoch of a stack sees. All tensors lie on the stack's device.
+    """What one epoch of a stack trains on. All tensors lie on the stack's device.
 
     Attributes
     ----------
@@ -63,18 +64,15 @@ class Batches:
     def batch(self, step: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Inputs (K, B, ...), targets (K, B, m) and weights (K, B) of one step; the last one may be partial."""
         part = slice(step * size, (step + 1) * size)
-        x, targets, weights = self._take(self.order[:, part])
+        first = self._take(self.order[:, part])
         if self.mate is None or self.mix is None:
-            return x, targets, weights
-        mixed = (x, targets, weights), self._take(self.mate[:, part])
+            return first
         share = self.mix[:, step]
-
-        def blend(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-            s = share.view(-1, *[1] * (first.ndim - 1)).to(first.dtype)
-            return s * first + (1 - s) * second
-
-        x, targets, weights = (blend(a, b) for a, b in zip(*mixed, strict=True))
-        return x, targets, weights
+        mixed = []
+        for one, other in zip(first, self._take(self.mate[:, part]), strict=True):
+            s = share.view(-1, *[1] * (one.ndim - 1)).to(one.dtype)
+            mixed.append(s * one + (1 - s) * other)
+        return mixed[0], mixed[1], mixed[2]
 
     def _take(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         wide = positions.unsqueeze(-1).expand(-1, -1, self.targets.shape[-1])
@@ -83,15 +81,22 @@ class Batches:
 
 
 class Stack(abc.ABC):
-    """K models of one architecture."""
+    """K models of one architecture: their weights as Adam updates them, name -> (K, ...), and their buffers."""
 
-    params: dict[str, torch.Tensor]
-    buffers: dict[str, torch.Tensor]
-
-    def __init__(self, module: nn.Module, settings: Settings) -> None:
-        self.module, self.settings = module, settings
+    def __init__(self, weights: State, settings: Settings, buffers: State | None = None) -> None:
+        self.weights, self.buffers, self.settings = weights, buffers or {}, settings
         self.steps = 0  # of Adam; all models of a stack start together
-        self.buffers = {}
+
+    @cached_property
+    def moments(self) -> tuple[State, State]:
+        """Adam's two moments of every weight; made by the first step, so a stack that only predicts has none."""
+        first, second = ({name: torch.zeros_like(w) for name, w in self.weights.items()} for _ in range(2))
+        return first, second
+
+    @property
+    def params(self) -> State:
+        """The parameters under the names and in the shapes of the module, name -> (K, ...)."""
+        return self.weights
 
     @property
     def models(self) -> int:
@@ -111,19 +116,24 @@ class Stack(abc.ABC):
         return logits.argmax(dim=-1).to(torch.uint8 if logits.shape[-1] <= 256 else torch.int64)
 
     def row_bytes(self, pool: torch.Tensor) -> int:
-        """A generous estimate of what one row of a pool takes in one model while its logits are made."""
+        """A generous estimate of what one row of a pool takes in one model while its logits are computed."""
         weights = sum(p[0].numel() for p in self.params.values())
         return 16 * max(1, pool[:1].numel() + weights // 64)
 
-    @abc.abstractmethod
     def keep(self, index: torch.Tensor) -> None:
         """Let all models leave but these."""
+        for tensors in (self.weights, self.buffers, *self._made_moments()):
+            for name in tensors:
+                tensors[name] = tensors[name][index]
+
+    def _made_moments(self) -> tuple[State, ...]:
+        return self.moments if "moments" in self.__dict__ else ()
 
     def rate(self) -> float:
         """Adam's step size with its bias corrections, for the step that was just counted."""
         return self.settings.learning_rate * math.sqrt(1 - BETA2**self.steps) / (1 - BETA1**self.steps)
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def state(self) -> State:
         """Parameters and buffers, name -> (K, ...)."""
         return {**self.params, **self.buffers}
 
@@ -156,30 +166,30 @@ class StepStack(Stack):
         """One Adam step of every model on its own batch."""
 
     def slope(
-        self,
-        logits: torch.Tensor,
-        targets: torch.Tensor,
-        weights: torch.Tensor,
-        coupling: torch.Tensor | None,
+        self, logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, coupling: torch.Tensor | None
     ) -> torch.Tensor:
+        """The loss's gradient at the logits."""
         return batch_gradient(logits, targets, weights, self.settings.squared, coupling)
 
-
-def adam_(w: torch.Tensor, m: torch.Tensor, v: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-    """One step of Keras' Adam, in place."""
-    m.lerp_(gradient, 1 - BETA1)
-    v.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-    w.addcdiv_(m, v.sqrt().add_(EPSILON), value=-rate)
+    def adam(self, gradients: State) -> None:
+        """One step of Keras' Adam, in place."""
+        rate = self.rate()
+        first, second = self.moments
+        for name, gradient in gradients.items():
+            m, v = first[name], second[name]
+            m.lerp_(gradient, 1 - BETA1)
+            v.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+            self.weights[name].addcdiv_(m, v.sqrt().add_(EPSILON), value=-rate)
 
 
 class FlatParameters:
-    """Parameters of K models in one flat buffer, name by name, with room for moments of the same layout.
+    """Parameters of K models in one flat buffer, name by name.
 
     Each name's block is a contiguous (K, ...) tensor that batched products take as it is, and Adam runs over the
     whole buffer at once.
     """
 
-    def __init__(self, params: dict[str, torch.Tensor]) -> None:
+    def __init__(self, params: State) -> None:
         first = next(iter(params.values()))
         self.shapes = {name: tuple(value.shape) for name, value in params.items()}
         self.offsets: dict[str, int] = {}
@@ -191,32 +201,46 @@ class FlatParameters:
         for name, view in self.views(self.flat).items():
             view.copy_(params[name])
 
-    def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Name -> (K, ...) view of a buffer laid out like this one."""
+    def views(self, flat: torch.Tensor) -> State:
+        """Name -> (K, ...) view of a buffer laid out like this one, or of the part of it that is there."""
+        ends = {name: self.offsets[name] + math.prod(shape) for name, shape in self.shapes.items()}
         return {
-            name: flat[self.offsets[name] : self.offsets[name] + math.prod(shape)].view(shape)
+            name: flat[self.offsets[name] : ends[name]].view(shape)
             for name, shape in self.shapes.items()
+            if ends[name] <= flat.numel()
         }
 
 
 class FlatStack(StepStack):
-    """A stack whose weights and moments lie in flat buffers; subclasses lay views over them."""
+    """A stack whose weights, moments and gradients lie in flat buffers, each under the name "flat"."""
 
-    store: FlatParameters
+    def __init__(self, params: State, settings: Settings) -> None:
+        self._lay_out(FlatParameters(params))
+        super().__init__({"flat": self.layout.flat}, settings)
 
-    def __init__(self, module: nn.Module, params: dict[str, torch.Tensor], settings: Settings) -> None:
-        super().__init__(module, settings)
-        self.lay_out(params)
-        self.first, self.second = torch.zeros_like(self.store.flat), torch.zeros_like(self.store.flat)
+    def _lay_out(self, layout: FlatParameters) -> None:
+        self.layout, self.views = layout, layout.views(layout.flat)
+        self.__dict__.pop("gradient", None)
+        self.__dict__.pop("slopes", None)
 
-    @abc.abstractmethod
-    def lay_out(self, params: dict[str, torch.Tensor]) -> None:
-        """Put parameters (K, ...) into ``self.store``, and make the views and buffers that go with them."""
+    @property
+    def params(self) -> State:
+        return self.views
+
+    @cached_property
+    def gradient(self) -> torch.Tensor:
+        """Room for the gradient of all weights."""
+        return torch.zeros_like(self.layout.flat)
+
+    @cached_property
+    def slopes(self) -> State:
+        """Views of the gradient, name -> (K, ...)."""
+        return self.layout.views(self.gradient)
 
     def keep(self, index: torch.Tensor) -> None:
-        kept = [
-            {name: view[index] for name, view in self.store.views(flat).items()}
-            for flat in (self.store.flat, self.first, self.second)
-        ]
-        self.lay_out(kept[0])
-        self.first, self.second = (FlatParameters(k).flat for k in kept[1:])
+        views = self.layout.views
+        kept = []
+        for tensors in (self.weights, *self._made_moments()):
+            kept.append(FlatParameters({name: view[index] for name, view in views(tensors["flat"]).items()}))
+            tensors["flat"] = kept[-1].flat
+        self._lay_out(kept[0])

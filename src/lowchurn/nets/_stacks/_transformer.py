@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-from lowchurn.nets._stacks._stack import FlatParameters, FlatStack, Settings, adam_
+from lowchurn.nets._stacks._stack import FlatStack, Settings, State
+from lowchurn.nets.networks import Transformer
 
 TABLE = "token.weight"
 
@@ -18,26 +18,20 @@ class TransformerStack(FlatStack):
     table of tokens; its gradient is added up by index into the flat buffer that Adam reads.
     """
 
-    def __init__(self, module: nn.Module, params: dict[str, torch.Tensor], settings: Settings) -> None:
-        self.heads, self.vocabulary = int(module.heads), int(module.vocabulary)  # type: ignore[arg-type]
+    def __init__(self, module: Transformer, params: State, settings: Settings) -> None:
+        super().__init__(params, settings)
+        self.heads, self.vocabulary = module.heads, module.vocabulary
         half = settings.device.type == "cuda" and settings.precision == "bfloat16"
         self.compute = torch.bfloat16 if half else settings.dtype
-        super().__init__(module, params, settings)
-
-    def lay_out(self, params: dict[str, torch.Tensor]) -> None:
-        self.store = FlatParameters(params)
-        self.params = self.store.views(self.store.flat)
-        self.gradient = torch.zeros_like(self.store.flat)
-        self.slopes = self.store.views(self.gradient)
-        self.shift = torch.arange(self.models, device=self.store.flat.device).view(-1, 1, 1) * self.vocabulary
 
     def _tokens(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Places in the flattened tables, and the rows there (K, B, T, width)."""
-        places = (ids.long() + self.shift).reshape(-1)
+        shift = torch.arange(self.models, device=ids.device).view(-1, 1, 1) * self.vocabulary
+        places = (ids.long() + shift).reshape(-1)
         table = self.params[TABLE].flatten(0, 1)
         return places, table[places].view(*ids.shape, table.shape[-1])
 
-    def _forward(self, tokens: torch.Tensor, params: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _forward(self, tokens: torch.Tensor, params: State) -> torch.Tensor:
         models, rows, length, width = tokens.shape
         p = {name: value.to(self.compute) for name, value in params.items() if name != TABLE}
 
@@ -78,4 +72,4 @@ class TransformerStack(FlatStack):
             self.slopes[TABLE].zero_()
             table = self.slopes[TABLE].flatten(0, 1)
             table.index_add_(0, places, of_tokens.reshape(-1, table.shape[-1]))
-            adam_(self.store.flat, self.first, self.second, self.gradient, self.rate())
+            self.adam({"flat": self.gradient})

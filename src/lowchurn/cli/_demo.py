@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -14,41 +13,22 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
+from lowchurn._types import Model
 from lowchurn.estimator import LowChurnClassifier
 from lowchurn.metrics import Flips, accuracy, flips
 
 
 @dataclass(frozen=True)
 class DemoRow:
-    """One line of the demo's table: a model, and what it does on rows that nobody has seen."""
+    """One line of the demo's table: a model, and its measurements on rows that no model has seen."""
 
     model: str
     accuracy: float
-    flips: Flips | None
-    """Against the base; None for the base itself."""
+    flips: Flips | None  # against the base; None for the base itself
 
 
 def run_demo(max_churn: float = 0.05, seed: int = 0) -> Iterator[DemoRow]:
-    """Train a base on old digits, retrain it on old and new ones in two ways, and measure both.
-
-    Yields each model's row as soon as it is there.
-
-    Parameters
-    ----------
-    max_churn : float, default 0.05
-        The share of predictions that may change.
-    seed : int, default 0
-        Decides the split and the initial weights.
-
-    Examples
-    --------
-    >>> from lowchurn.demo import run_demo
-    >>> rows = list(run_demo())
-    >>> [row.model for row in rows]
-    ['in production', 'plain retrain', 'low-churn retrain']
-    >>> rows[2].flips.changed < rows[1].flips.changed
-    True
-    """
+    """Train a base on old digits, retrain it on old and new ones in two ways; yield a row per model."""
     X, y = load_digits(return_X_y=True)
     # A noisy camera: on clean digits every model is nearly right and there is little to see.
     X = X / 16.0 + np.random.default_rng(0).normal(scale=0.2, size=X.shape)
@@ -59,7 +39,7 @@ def run_demo(max_churn: float = 0.05, seed: int = 0) -> Iterator[DemoRow]:
     def network(start: int) -> MLPClassifier:
         return MLPClassifier((16,), max_iter=120, random_state=start)
 
-    def measure(name: str, model: Any) -> DemoRow:
+    def measure(name: str, model: Model) -> DemoRow:
         predicted = model.predict(X[test])
         against = None if model is base else flips(y[test], base.predict(X[test]), predicted)
         return DemoRow(name, accuracy(y[test], predicted), against)
@@ -71,7 +51,7 @@ def run_demo(max_churn: float = 0.05, seed: int = 0) -> Iterator[DemoRow]:
         yield measure("plain retrain", network(seed + 1).fit(X[rows], y[rows]))
         model = LowChurnClassifier(network(seed + 1), base=base, max_churn=max_churn, random_state=seed)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the table says what came out
+            warnings.simplefilter("ignore", UserWarning)  # the table shows what came out
             model.fit(X[rows], y[rows], new=np.arange(len(rows)) >= len(old))
         yield measure("low-churn retrain", model)
 

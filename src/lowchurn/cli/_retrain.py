@@ -1,0 +1,144 @@
+"""``lowchurn retrain`` and ``lowchurn dial``: parse and call."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lowchurn._exits import tell
+from lowchurn.cli._printing import console_beside, print_line, print_written
+
+if TYPE_CHECKING:
+    from lowchurn.retrain import Retrained
+
+# What numpy takes, and the demo adds one.
+LARGEST_SEED = 2**32 - 2
+
+OutOption = Annotated[Path, typer.Option(help="File to write the new model to.")]
+ReportOption = Annotated[Path | None, typer.Option(help="File to write what was measured to, as JSON.")]
+
+
+def retrain(
+    data: Annotated[Path, typer.Option(help="Old and new rows: a .csv or .parquet file.")],
+    target: Annotated[str, typer.Option(help="Column of the labels.")],
+    out: OutOption,
+    base: Annotated[
+        Path | None,
+        typer.Option(help="Model in production: .skops, .onnx, a saved model or a native file of a boosting library."),
+    ] = None,
+    max_churn: Annotated[
+        float | None, typer.Option(help="Share of decisions that may change, such as 0.02 for 2 %.")
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="Certify the budget with this confidence, such as 0.95.")
+    ] = None,
+    report: ReportOption = None,
+    estimator: Annotated[
+        str,
+        typer.Option(
+            help="What is trained: base (the kind of the base again), boosting, logistic, or auto: base where there is "
+            "one, boosting without."
+        ),
+    ] = "auto",
+    select: Annotated[
+        str, typer.Option(help="Serve one model (single) or a weighted mean of several (mixture).")
+    ] = "single",
+    search: Annotated[str, typer.Option(help="Train about three candidates (auto) or the whole grid (grid).")] = "auto",
+    strategies: Annotated[
+        list[str] | None,
+        typer.Option(help="What to try: dial, auto, or the name of a strategy. Names may be repeated."),
+    ] = None,
+    new: Annotated[
+        str | None,
+        typer.Option(help="Column that marks rows the base has not seen: true/false, yes/no or 1/0."),
+    ] = None,
+    held_out: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that marks the rows to choose on, such as the latest ones; a random share without it."
+        ),
+    ] = None,
+    weight: Annotated[str | None, typer.Option(help="Column of row weights.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out. May be repeated.")] = None,
+    all_columns: Annotated[
+        bool, typer.Option("--all-columns", help="Train on columns that the base does not have as well.")
+    ] = False,
+    base_classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class",
+            help="Class of an output of the base, in order, where its file has no names of classes. May be repeated.",
+        ),
+    ] = None,
+    trust: Annotated[
+        list[str] | None, typer.Option(help="Type or pickle file that may be read. May be repeated.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the rows held out and of the initial weights.", min=0, max=LARGEST_SEED)
+    ] = 0,
+) -> None:
+    """Retrain a model from files within a churn budget.
+
+    The columns of the base are used; others are named and left out.
+
+    With --strategies dial or auto the whole dial is written, and `lowchurn dial` makes models for other budgets of it.
+
+    Exit code 1: a certificate was asked for and not obtained. The report is written, the model is not.
+    """
+    from lowchurn.retrain import Roles, retrain_files
+
+    made = retrain_files(
+        data,
+        target,
+        out,
+        base,
+        report,
+        estimator,
+        Roles(new, held_out, weight, tuple(drop or ())),
+        trust or (),
+        all_columns=all_columns,
+        base_classes=base_classes,
+        random_state=seed,
+        max_churn=max_churn,
+        confidence=confidence,
+        select=select,
+        search=search,
+        strategies=strategies[0] if strategies is not None and len(strategies) == 1 else strategies,
+        verbose=int(sys.stderr is not None and sys.stderr.isatty()),
+    )
+    _show(made, out, report)
+
+
+def dial(
+    model: Annotated[Path, typer.Argument(help="What `lowchurn retrain --strategies dial` wrote.")],
+    max_churn: Annotated[float, typer.Option(help="Share of decisions that may change, such as 0.02 for 2 %.")],
+    out: OutOption,
+    confidence: Annotated[
+        float | None, typer.Option(help="Certify the budget with this confidence. Default: as retrained.")
+    ] = None,
+    report: ReportOption = None,
+    trust: Annotated[list[str] | None, typer.Option(help="Type that may be read. May be repeated.")] = None,
+) -> None:
+    """Make the model for another budget, at once and without training.
+
+    Exit code 1: a certificate was asked for and not obtained. The report is written, the model is not.
+    """
+    from lowchurn.retrain import dial_file
+
+    _show(dial_file(model, max_churn, out, confidence, report, trust or ()), out, report)
+
+
+def _show(made: Retrained, out: Path, report: Path | None) -> None:
+    """Print what was chosen and which files were written; exit code 1 where the budget is not certified."""
+    paths = [path for path in (out, report) if path is not None]
+    console = console_beside(paths)
+    for text in (made.model.selection_, made.model.certificate_):
+        for line in [] if text is None else str(text).splitlines():
+            print_line(line, console)
+    if not made.written:
+        tell("not written", "the budget is not certified.", "bold red")
+        raise typer.Exit(1)
+    print_written(paths, console)
