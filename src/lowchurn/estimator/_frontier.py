@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 from lowchurn._charts import Chart
+from lowchurn._frontier_chart import plot_frontier
 
 NAN = math.nan
 NO_INTERVAL = (math.nan, math.nan)
@@ -160,8 +161,6 @@ class Frontier(list[Candidate]):
         ...
         ValueError: Frontier.plot: there must be a candidate with a measured accuracy and churn, got 0 without...
         """
-        from lowchurn.estimator._plot import plot_frontier
-
         return plot_frontier(self, path, None if selection is None else selection.served, max_churn, churn)
 
     def __repr__(self) -> str:
