@@ -43,9 +43,9 @@ MATHS = FLOOR | {"scoring", "metrics"}
 WORDS = MATHS | {"strategies", "theory"}
 TRAINED = WORDS | {"learners", "nets"}
 CHOSEN = TRAINED | {"selection"}
-FRONT = CHOSEN | {"estimator", "_charts"}
+FRONT = CHOSEN | {"estimator", "_charts", "_frontier_chart"}
 ALLOWED = {
-    "_checks": set(),
+    "_checks": {"_types"},
     "_types": set(),
     "_display": {"_types", "_estimates"},
     "_json": {"_types"},
@@ -58,6 +58,7 @@ ALLOWED = {
     "_exits": FLOOR,
     "_model_files": {"_reading", "_terminal"},
     "_charts": FLOOR,
+    "_frontier_chart": MATHS | {"_charts"},
     "scoring": FLOOR,
     "metrics": FLOOR | {"scoring"},
     "strategies": MATHS,
@@ -67,8 +68,8 @@ ALLOWED = {
     "selection": TRAINED,
     "estimator": FRONT,
     "retrain": FRONT,
-    "audit": MATHS | {"_charts"},
-    "report": MATHS | {"audit", "_charts"},
+    "audit": MATHS,
+    "report": MATHS | {"audit", "_charts", "_frontier_chart"},
     "bench": FRONT | {"_exits"},
     "cli": FRONT | {"_exits", "audit", "report", "bench", "retrain"},
     "__main__": {"cli"},
@@ -82,10 +83,19 @@ EDGES = {
     "lightgbm": ("learners/_lightgbm.py",),
     "xgboost": ("learners/_xgboost.py",),
     "catboost": ("learners/_catboost.py",),
-    "ibis": ("audit/_counts.py", "audit/_csv.py", "audit/_exact.py", "audit/_sources.py"),
+    "ibis": (
+        "audit/_counts.py",
+        "audit/_csv.py",
+        "audit/_exact.py",
+        "audit/_joins.py",
+        "audit/_sources.py",
+        "audit/_values.py",
+    ),
     "duckdb": ("audit/_sources.py", "bench/"),
     "pyspark": (),
-    "altair": ("_charts.py",),
+    "altair": (),
+    "jinja2": ("_html.py",),
+    "markupsafe": ("_html.py",),
     "vl_convert": ("_charts.py",),
     "ray": (),
     "skops": ("learners/_skops.py",),
@@ -106,6 +116,7 @@ WIDE = {
     "lowchurn.audit._inference.Slice": "a public result: its fields are what a user reads",
     "lowchurn.audit._settings.Settings": "the settings of an audit: one field per key of the TOML file",
     "lowchurn.estimator._frontier.Candidate": "a public result: its fields are the columns of the frontier",
+    "lowchurn.nets.networks.Transformer": "a network: one attribute per layer",
     "lowchurn.report._tried.Record": "a file that may be written by hand: one field per key",
 }
 

@@ -5,17 +5,21 @@ import shutil
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-pytest.importorskip("altair")
+pytest.importorskip("jinja2")
 pytest.importorskip("vl_convert")
 
 from lowchurn import LowChurnClassifier
-from lowchurn import _charts as charts
+from lowchurn._charts import Chart, series_styles
+from lowchurn._estimates import paired_difference
+from lowchurn._html import environment
+from lowchurn.audit import audit
 from lowchurn.estimator import Candidate, Frontier, Selection
-from lowchurn.estimator._plot import colours, frontier_rows
-from tests.report.test_frontier import SETTINGS, frontier
+from lowchurn.report import html_page
+from tests.report.test_frontier import SETTINGS, frontier, retrained
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -36,25 +40,39 @@ def selection(name):
     return Selection({name: 1.0}, "", True, 0.3, 0.86, 0.03, 0.01, 3, {"choose": 1000})
 
 
-def layers(chart, kind):
-    """Layers of one kind of mark, with the rows that they draw."""
-    spec = chart.to_dict()
-    return [(layer, layer["data"]["values"]) for layer in spec["layer"] if layer["mark"]["type"] == kind]
+def marks(chart, kind, style=""):
+    """Marks of one kind, and of one style where one is given."""
+    return [mark for mark in chart.marks if mark.kind == kind and style in ("", mark.style)]
 
 
 def test_dials_are_curves_with_bands_and_others_are_points():
     chart = candidates().plot(selection=selection("soup(members=8, toward_base=0.35)"), max_churn=0.035)
-    ((line, on_line),) = layers(chart, "line")
-    assert [row["dial"] for row in on_line] == [k / (SETTINGS - 1) for k in range(SETTINGS)]
-    assert line["encoding"]["order"]["field"] == "dial"
-    ((_, band),) = layers(chart, "area")
-    assert len(band) == SETTINGS
-    dotted, single, ring = layers(chart, "point")
-    assert [len(rows) for _, rows in (dotted, single, ring)] == [SETTINGS, 4, 1]
-    assert ring[1][0]["name"] == "soup(members=8, toward_base=0.35)"
-    budget, *whiskers = layers(chart, "rule")
-    assert budget[1][0]["churn"] == 0.035
-    assert [len(rows) for _, rows in whiskers] == [SETTINGS, 4, 4]
+    assert chart.title == "Accuracy against churn"
+    (line,) = marks(chart, "line")
+    on_dial = [c for c in candidates() if c.strategy == "soup"][::-1]  # from the base to the new model
+    assert line.points == [(c.churn, c.accuracy) for c in on_dial]
+    (band,) = marks(chart, "band")
+    assert len(band.points) == SETTINGS
+    assert [len(marks(chart, "point", style)) for style in ("setting", "point")] == [SETTINGS, 4]
+    (ring,) = [mark for mark in chart.marks if mark.chosen]
+    assert ring.title.startswith("soup(members=8, toward_base=0.35): ")
+    assert [mark.points for mark in marks(chart, "rule", "limit")] == [[(0.035,)]]
+    assert [len(marks(chart, "cross", style)) for style in ("setting", "error")] == [SETTINGS, 4]
+    assert [entry.name for entry in chart.key] == [
+        "cold", "warm", "distill", "soup", "served", "base 84.00%", "budget 3.5%",
+    ]  # fmt: skip
+
+
+def test_whiskers_and_bands_are_the_paired_change_against_the_base():
+    chart = candidates().plot()
+    cold = marks(chart, "cross", "error")[0]
+    change = paired_difference(0.05, 0.032, 2000)
+    assert cold.points[0] == (0.082, 0.858)
+    assert cold.points[2] == pytest.approx((0.84 + change.low, 0.84 + change.high))
+    assert "paired" not in chart.notes[-1]
+    assert "the change in accuracy against the base on the same rows" in chart.notes[-1]
+    (band,) = marks(chart, "band")
+    assert [high - low for _, low, high in band.points] == sorted(high - low for _, low, high in band.points)
 
 
 def test_what_is_unknown_is_not_drawn():
@@ -65,20 +83,33 @@ def test_what_is_unknown_is_not_drawn():
             Candidate("mixup", "", status="failed"),
         ]
     )
-    (row,) = frontier_rows(some, {})
-    assert row["fixed"] is None
-    assert row["churn_low"] is None
-    whiskers = layers(some.plot(), "rule")
-    assert [len(rows) for _, rows in whiskers] == [1, 0]
+    chart = some.plot()
+    (point,) = marks(chart, "point")
+    assert point.series == "cold"
+    (cross,) = marks(chart, "cross")  # neither the churn nor the change against the base has an interval
+    assert cross.points == [(0.05, 0.9), (0.05, 0.05), (0.9, 0.9)]
+    assert "has no interval here" in chart.notes[-1]
+
+
+def test_the_chart_is_the_one_of_the_page():
+    """One drawing for the page, the notebook and the files."""
+    chart = candidates().plot(selection=selection("soup(members=8, toward_base=0.35)"), max_churn=0.035)
+    rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
+    page = html_page(audit(rows, rows), frontier=retrained())
+    (panel,) = chart.panels
+    assert panel.__html__() in page
+    assert panel.__html__() in chart.page()
+    assert chart._repr_svg_() == chart._repr_html_() == chart.svg()
 
 
 def test_colours_are_those_of_the_benchmark_where_it_has_them_and_distinct():
-    from lowchurn.bench._figures import COLOURS
+    from lowchurn.bench._figures import STYLES
 
-    found = colours(["cold", "distill", "soup", "served-mixture", "base", "soup"])
-    assert found["cold"] == COLOURS["cold"]
-    assert found["distill"] == COLOURS["distill"]
-    assert len(set(found.values())) == len(found) == 5
+    found = series_styles(["cold", "distill", "soup", "served-mixture", "base", "soup"])
+    assert found["cold"] == STYLES["cold"]
+    assert found["distill"] == STYLES["distill"]
+    assert len({colour for colour, _ in found.values()}) == len(found) == 5
+    assert len({shape for _, shape in STYLES.values()}) == len(STYLES)
 
 
 @pytest.mark.parametrize("ending", [".svg", ".png", ".html"])
@@ -100,13 +131,16 @@ def test_the_page_of_the_chart_draws_itself_offline(tmp_path):
     candidates().plot(tmp_path / "frontier.html")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        view = browser.new_context(offline=True).new_page()
+        view = browser.new_context(offline=True, viewport={"width": 390, "height": 800}).new_page()
         problems = []
         view.on("pageerror", lambda error: problems.append(str(error)))
         view.goto((tmp_path / "frontier.html").as_uri())
-        view.wait_for_selector("#vis canvas, #vis svg")
+        assert view.locator("svg polyline").count() == 1
+        assert view.locator(".over .setting").count() == SETTINGS
+        wide = view.evaluate("document.scrollingElement.scrollWidth")
         browser.close()
     assert problems == []
+    assert wide <= 390
 
 
 def test_a_real_model_without_a_dial_is_drawn(tmp_path):
@@ -116,16 +150,15 @@ def test_a_real_model_without_a_dial_is_drawn(tmp_path):
     base = LogisticRegression().fit(X[:100], y[:100])
     model = LowChurnClassifier(base=base, max_churn=0.05, random_state=0).fit(X, y, new=np.arange(600) >= 100)
     chart = model.frontier_.plot(tmp_path / "frontier.svg", selection=model.selection_, max_churn=model.max_churn)
-    assert layers(chart, "line") == []
-    points, ring = layers(chart, "point")
-    assert len(points[1]) == len(model.frontier_)
-    assert [row["name"] for row in ring[1]] == list(model.selection_.served)
+    assert marks(chart, "line") == []
+    assert len(marks(chart, "point")) == len(model.frontier_)
+    assert [mark.title.partition(": ")[0] for mark in chart.marks if mark.chosen] == list(model.selection_.served)
 
 
 def test_soft_churn_is_shown_as_a_number():
     chart = candidates().plot(churn="soft", max_churn=0.02)
-    ((_, words),) = layers(chart, "text")
-    assert words[0]["words"] == "budget 0.02"
+    assert chart.key[-1].name == "budget 0.02"
+    assert chart.panels[0].across.name.startswith("soft churn")
 
 
 def test_bad_requests_are_refused(tmp_path):
@@ -142,10 +175,23 @@ def test_bad_requests_are_refused(tmp_path):
     with pytest.raises(ValueError, match="cannot write .*frontier.svg.*No such file or directory"):
         candidates().plot(tmp_path / "nowhere" / "frontier.svg")
     with pytest.raises(ValueError, match="a file must end in"):
-        charts.rendered(None, ".pdf")
+        candidates().plot().save(tmp_path / "frontier.pdf")
 
 
-def test_without_altair_the_error_names_the_cure(monkeypatch):
-    monkeypatch.setitem(sys.modules, "altair", None)
-    with pytest.raises(ImportError, match=r'pip install "lowchurn\[report\]"'):
-        candidates().plot()
+def test_svg_needs_no_library_and_errors_name_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    environment.cache_clear()
+    candidates().plot(tmp_path / "frontier.svg")
+    for ending in (".png", ".html"):
+        with pytest.raises(ImportError, match=r'pip install "lowchurn\[report\]"'):
+            candidates().plot(tmp_path / f"frontier{ending}")
+    assert [path.name for path in tmp_path.iterdir()] == ["frontier.svg"]
+
+
+def test_a_file_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
+    (tmp_path / "frontier.png").write_bytes(b"old")
+    monkeypatch.setattr(Chart, "svg", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        candidates().plot(tmp_path / "frontier.png")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowchurn
-from lowchurn.audit._answers import class_reader, holds_answers
+from lowchurn.audit._answers import holds_answers
+from lowchurn.audit._values import class_reader
 
 DAY = date(2024, 1, 2)
 

@@ -36,6 +36,7 @@ def new():
         ({"proba": {"a": "p1", "b": "p2"}}, "unknown proba column"),
         ({"id": []}, "id must name the key"),
         ({"id": 3}, "id must be column names"),
+        ({"label": ["y"]}, r"label must be one column name, got \['y'\]"),
         ({"on_mismatch": "outer"}, "on_mismatch must be one of"),
         ({"confidence": 95}, r"confidence must be in \(0, 1\)"),
         ({"threshold": "high"}, "threshold must be in"),

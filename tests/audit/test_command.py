@@ -15,10 +15,11 @@ import pandas as pd
 import pytest
 
 import lowchurn as package
+from lowchurn._frontier_chart import read_tried
 from lowchurn.audit._settings import NAMES, Settings
 from lowchurn.cli import main
 from lowchurn.cli._audit import run_audit
-from lowchurn.report._tried import read_frontier, read_tried
+from lowchurn.report._frontier_file import read_frontier
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from sklearn.metrics import log_loss
 
 import lowchurn
 from lowchurn.audit import _counts as counts
+from lowchurn.audit import _joins as joins
 from lowchurn.audit._columns import resolve
 from lowchurn.audit._exact import Schema
 from lowchurn.audit._settings import Settings
@@ -260,21 +261,21 @@ def expressions():
     old, new = ibis.table(schema, name="old"), ibis.table(schema, name="new")
     types = Schema.of(dict(old.schema().items()))
     columns = resolve(types, types, Settings(label="y", by=["country", "age"], weight="w", group="g"))
-    sides = [counts.project(t, columns, side, t.columns) for t, side in ((old, "old"), (new, "new"))]
-    pairs = counts.pair(*sides, columns, soft=True)
+    sides = [joins.project(t, columns, side, t.columns) for t, side in ((old, "old"), (new, "new"))]
+    pairs = joins.pair(*sides, columns, soft=True)
     cuts = [counts.Cut("country", "b0"), counts.Cut("age", "b1", (20.0, 40.0))]
     unit = counts.unit_of(pairs, columns, 10**6)
     return {
-        "known values": counts.known_values(old, "y"),
-        "odd numbers": counts.unfit_values(old, "y", "no numbers", 0, 5),
-        "not exact in 32 bits": counts.unfit_values(old, "w", "float32", 0, 5),
-        "large floats": counts.unfit_values(old, "w", "small", 2**53, 5),
-        "large integers": counts.unfit_values(old, "id", "whole", 2**53, 5),
-        "labels": counts.class_checks(pairs, "label", columns),
-        "row checks": counts.row_checks(sides[0], 1e-6),
-        "key checks": counts.key_checks(sides[0]),
-        "only in": counts.only_in(*sides),
-        "without repeats": counts.without_repeats(sides[0]),
+        "known values": joins.known_values(old, "y"),
+        "odd numbers": joins.unfit_values(old, "y", "no numbers", 0, 5),
+        "not exact in 32 bits": joins.unfit_values(old, "w", "float32", 0, 5),
+        "large floats": joins.unfit_values(old, "w", "small", 2**53, 5),
+        "large integers": joins.unfit_values(old, "id", "whole", 2**53, 5),
+        "labels": joins.class_checks(pairs, "label", columns),
+        "row checks": joins.row_checks(sides[0], 1e-6),
+        "key checks": joins.key_checks(sides[0]),
+        "only in": joins.only_in(*sides),
+        "without repeats": joins.without_repeats(sides[0]),
         "count": counts.count(pairs, cuts),
         "classes": counts.distinct_answers(pairs),
         "units": counts.count_units(pairs, cuts, unit),

@@ -9,6 +9,7 @@ import pytest
 
 import lowchurn
 from lowchurn.audit import _provenance as provenance
+from lowchurn.audit._paths import files_of
 
 
 @pytest.fixture
@@ -38,26 +39,31 @@ def test_a_folder_is_the_sorted_list_of_its_files(tmp_path, rows):
         f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n"
         for name in ("b.parquet", "sub/a.parquet")
     )
-    found = provenance.describe_source("old_name", str(folder), None)
+    found = provenance.describe_source(str(folder), None)
     assert found.sha256 == hashlib.sha256(lines.encode()).hexdigest()
-    assert provenance.describe_source("old_name", f"{folder}/**/*.parquet", None).sha256 == found.sha256
+    assert provenance.describe_source(f"{folder}/**/*.parquet", None).sha256 == found.sha256
 
 
 def test_a_name_that_looks_like_a_pattern_is_its_file(tmp_path, rows):
     rows.to_csv(tmp_path / "p[1].csv", index=False)
     (tmp_path / "p1.csv").write_text("other")
-    assert provenance.files_of(str(tmp_path / "p[1].csv")) == [tmp_path / "p[1].csv"]
-    assert provenance.files_of(str(tmp_path / "p[1].csv::t")) == [tmp_path / "p[1].csv"]
+    assert files_of(str(tmp_path / "p[1].csv")) == [tmp_path / "p[1].csv"]
+    assert files_of(str(tmp_path / "p[1].csv::t")) == [tmp_path / "p[1].csv"]
+
+
+def test_what_is_remote_or_absent_has_no_files(tmp_path):
+    for path in ("s3://bucket/rows.parquet", "s3://bucket/*.parquet", str(tmp_path / "no-such.csv"), "a\0*.csv"):
+        assert files_of(path) == []
 
 
 def test_large_files_pipes_and_tables_in_memory_are_not_hashed(tmp_path, rows, monkeypatch):
     rows.to_csv(tmp_path / "old.csv", index=False)
     monkeypatch.setattr(provenance, "MOST_BYTES", 3)
-    large = provenance.describe_source("old_name", str(tmp_path / "old.csv"), None)
+    large = provenance.describe_source(str(tmp_path / "old.csv"), None)
     assert large.sha256 is None
     assert large.modified
     os.mkfifo(tmp_path / "pipe.csv")
-    assert provenance.describe_source("old_name", str(tmp_path / "pipe.csv"), None).sha256 is None
+    assert provenance.describe_source(str(tmp_path / "pipe.csv"), None).sha256 is None
     assert lowchurn.audit.audit(rows, rows).provenance.old == provenance.Source(rows=2)
 
 

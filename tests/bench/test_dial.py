@@ -227,8 +227,8 @@ def test_tables_figures_and_page_are_written(tmp_path):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5000
     (raw,) = dial_variants(ROWS)
     assert figures.dial_figure(OTHERS[:2], raw) is None
-    both = figures.dial_figure(ROWS, raw).to_dict()
-    assert {value["where"] for value in both["data"]["values"]} >= {"adult, fcn-10", "adult, fcn-1000"}
+    both = figures.dial_figure(ROWS, raw)
+    assert {panel.title for panel in both.panels} >= {"adult, fcn-10", "adult, fcn-1000"}
 
 
 def test_the_figure_sets_what_is_not_accurate_enough_apart(tmp_path):
@@ -237,16 +237,20 @@ def test_the_figure_sets_what_is_not_accurate_enough_apart(tmp_path):
     scaled = [model | {"scale": True} for model in ADULT]
     rows = [*ADULT, *BANK, *scaled]
     kinds = dial_variants(rows)
-    points = figures.compared_points(rows, kinds, "fcn-1000")
+    tables = [(kind, dial_table(rows, kind, "fcn-1000")) for kind in kinds]
+    points = figures.compared_points(tables)
     soup = {(p["where"], p["dataset"]): p["churn"] for p in points if p["method"].startswith("soup")}
     expected = {("raw features", "adult"): 3, ("raw features", "bank"): 4, ("standardised features", "adult"): 3}
     assert soup == pytest.approx(expected)
-    chart = figures.compared_figure(rows, kinds, "fcn-1000")
-    values = chart.to_dict()["data"]["values"]
-    (apart,) = (value for value in values if not value["defined"])
-    assert (apart["dataset"], apart["method"][:7]) == ("bank", "distill")
-    assert apart["shown"] > max(value["shown"] for value in values if value["defined"])
-    svg, png = figures.save(chart, tmp_path / "compared")
+    chart = figures.compared_figure(tables, "fcn-1000")
+    shown = [mark for mark in chart.marks if mark.kind == "point"]
+    (apart,) = (mark for mark in shown if mark.style == "hollow")
+    assert apart.title == "bank, distillation (the paper): not accurate enough"
+    assert apart.points[0][0] > max(mark.points[0][0] for mark in shown if mark is not apart)
+    svg, png = tmp_path / "compared.svg", tmp_path / "compared.png"
+    chart.save(svg)
+    chart.save(png)
     assert "no setting is accurate enough" in svg.read_text()
     assert png.stat().st_size > 5000
-    assert figures.compared_figure(OTHERS[:1], kinds, "fcn-1000") is None
+    other = [(kind, dial_table(OTHERS[:1], kind, "fcn-1000")) for kind in kinds]
+    assert figures.compared_figure(other, "fcn-1000") is None

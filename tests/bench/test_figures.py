@@ -2,13 +2,14 @@
 
 import pytest
 
-pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
 
-from lowchurn import _charts as charts
+import math
+
+from lowchurn._charts import Axis, Chart, Key, Mark, Panel
 from lowchurn.bench import _figures as figures
 from lowchurn.bench._paper import TABLES
-from lowchurn.bench._tables import METHODS, averages, variants
+from lowchurn.bench._tables import METHODS, ablation_table, averages, beside_the_paper, cold_accuracy_table, variants
 from tests.bench.test_tables import ADULT, RAW, ROWS, model
 
 
@@ -31,7 +32,7 @@ def test_each_network_and_size_has_a_figure_of_its_own():
     assert list(parts) == ["fcn-20-1000", "fcn-100-1000"]
     where = [p["where"] for p in figures.pareto_points(parts["fcn-20-1000"], RAW)]
     assert list(dict.fromkeys(where)) == ["adult", "bank"]
-    title = figures.cost_figure(parts["fcn-20-1000"], RAW).to_dict()["title"]
+    title = figures.cost_figure(parts["fcn-20-1000"], RAW).title
     assert title == "Cost of error and churn together; fcn-20, initial size 1000; raw-warm; 1 to 2 trials"
     assert "adult, fcn-20, 1000" in {p["where"] for p in figures.pareto_points(rows, RAW)}
 
@@ -39,36 +40,55 @@ def test_each_network_and_size_has_a_figure_of_its_own():
 def test_the_ablations_line_has_a_gap_where_nothing_is_accurate_enough():
     shares = ((0.0, 0.9), (0.5, 0.1), (1.0, 0.9))
     rows = [model("adult", "anchor-to-distill", f"lam=0.1, share={s}", accuracy, 0.1) for s, accuracy in shares]
-    chart = figures.ablation_figure([*ADULT, *rows], RAW).to_dict()
-    values = chart["data"]["values"] if "data" in chart else chart["layer"][0]["data"]["values"]
-    assert [v["churn"] for v in values] == [pytest.approx(10), None, pytest.approx(10)]
+    chart = figures.ablation_figure(ablation_table([*ADULT, *rows], RAW), RAW)
+    (line,) = [mark for mark in chart.marks if mark.kind == "line"]
+    assert [point[0] for point in line.points] == [0, 0.5, 1]
+    assert [point[1] for point in line.points] == [
+        pytest.approx(10),
+        pytest.approx(math.nan, nan_ok=True),
+        pytest.approx(10),
+    ]
+    assert len([mark for mark in chart.marks if mark.kind == "point"]) == 2
+
+
+def test_a_line_is_drawn_in_parts_between_its_gaps():
+    line = Mark("line", [(0, 1), (1, 2), (2, math.nan), (3, 1), (4, 2)], "curve")
+    panel = Panel(Axis.around([0, 4]), Axis.around([1, 2]), [line])
+    assert panel.__html__().count("<polyline") == 2
 
 
 def test_colours_are_distinct():
-    assert len(set(figures.COLOURS.values())) == len(METHODS)
+    assert len({colour for colour, _ in figures.STYLES.values()}) == len(METHODS)
 
 
 def test_every_figure_renders(tmp_path):
     rows = [*ROWS, model("adult", "anchor-to-distill", "lam=0.1, share=0.0", 0.9, 0.1)]
-    charts = [
+    beside = beside_the_paper(cold_accuracy_table(rows, RAW, TABLES[0]))
+    made = [
         figures.pareto_figure(rows, RAW),
         figures.cost_figure(rows, RAW),
-        figures.paper_figure(rows, RAW, TABLES[0]),
-        figures.ablation_figure(rows, RAW),
+        figures.paper_figure(beside, RAW),
+        figures.ablation_figure(ablation_table(rows, RAW), RAW),
     ]
-    for i, chart in enumerate(charts):
-        svg, png = figures.save(chart, tmp_path / f"figure{i}")
+    for i, chart in enumerate(made):
+        svg, png = (tmp_path / f"figure{i}{ending}" for ending in (".svg", ".png"))
+        chart.save(svg)
+        chart.save(png)
         assert svg.read_text().startswith("<svg")
         assert png.read_bytes()[:4] == b"\x89PNG"
         assert png.stat().st_size > 5000
-    assert figures.ablation_figure(ROWS, variants(ROWS)[0]) is None
-    assert figures.paper_figure(ROWS, RAW, TABLES[1]) is None
+    raw = variants(ROWS)[0]
+    assert figures.ablation_figure(ablation_table(ROWS, raw), raw) is None
+    assert figures.paper_figure(beside_the_paper(cold_accuracy_table(ROWS, RAW, TABLES[1])), RAW) is None
 
 
-def test_characters_that_xml_does_not_have_are_drawn_as_escapes():
+def test_characters_that_xml_does_not_have_are_drawn_as_a_replacement_mark():
     """The renderer aborts the process where it meets one."""
-    alt = charts.altair()
-    points = alt.Data(values=[{"name": "a\x1b[2J\ufffe caf\u00e9 \U0001f600", "x": 1}])
-    chart = charts.styled(alt.Chart(points).mark_point().encode(x="x:Q", y="name:N"), "line\x00")
-    assert b"a\\x1b[2J\\ufffe" in charts.rendered(chart, ".svg")
-    assert charts.rendered(chart, ".png").startswith(b"\x89PNG")
+    odd = "a\x1b[2J\ufffe <caf\u00e9> \U0001f600"
+    point = Mark("point", [(1, 1)], "point", title=odd)
+    panel = Panel(Axis.around([1], odd), Axis(0, 2, [(1, odd)]), [point], odd, odd)
+    chart = Chart("line\x00", [panel], [Key(odd)], [odd])
+    shown = "a\ufffd[2J\ufffd &lt;caf\u00e9&gt; \U0001f600"
+    assert chart.svg().count(shown) == 7
+    assert odd not in chart.page()
+    assert chart.png().startswith(b"\x89PNG")

@@ -4,11 +4,13 @@ import os
 
 import pytest
 
+from lowchurn._charts import Chart
 from lowchurn.bench import _figures as figures
 from lowchurn.bench import _report as report
 from lowchurn.bench._report import table_files, write_report, write_tables
 from lowchurn.bench._store import Store
 from tests.bench.test_tables import ADULT, ROWS, model
+from tests.report.test_page import CONTRAST, browser, needs_chromium  # noqa: F401 - browser is a fixture
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def store(tmp_path):
 @pytest.fixture
 def quick(monkeypatch):
     """Figures without a renderer."""
-    monkeypatch.setattr(figures, "rendered", lambda chart: (b"<svg></svg>", b"\x89PNG"))
+    monkeypatch.setattr(Chart, "png", lambda chart: b"\x89PNG")
 
 
 def everything(folder):
@@ -75,7 +77,7 @@ def test_a_report_that_fails_leaves_the_old_one_whole(store, tmp_path, quick, mo
         write_report(store, tmp_path / "out")
     assert everything(tmp_path / "out") == old
     monkeypatch.undo()
-    monkeypatch.setattr(figures, "rendered", lambda chart: (b"<svg></svg>", b"\x89PNG"))
+    monkeypatch.setattr(Chart, "png", lambda chart: b"\x89PNG")
     real = os.fsync
     calls = []
 
@@ -116,10 +118,48 @@ def test_links_and_folders_in_the_place_of_files_are_refused(store, tmp_path, qu
     assert [p for p in (tmp_path / "out").rglob("*") if p.is_file()] == []
 
 
-def test_figures_are_saved_whole_under_their_full_name(tmp_path, monkeypatch, quick):
-    paths = figures.save(None, tmp_path / "seed0.5")
-    assert [p.name for p in paths] == ["seed0.5.svg", "seed0.5.png"]
-    assert paths[0].read_bytes() == b"<svg></svg>"
+def test_figures_are_files_and_a_part_of_the_page(store, tmp_path, quick):
+    page = write_report(store, tmp_path / "out").read_text()
+    folder = tmp_path / "out" / "figures"
+    assert {path.suffix for path in folder.iterdir()} == {".svg", ".png"}
+    assert len(list(folder.glob("*.svg"))) == page.count("<figure") > 2
+    assert (folder / "pareto-fcn-1000-1000-raw-warm.svg").read_text().startswith("<svg")
+
+
+def test_the_store_is_read_once_and_each_table_is_built_once(store, tmp_path, quick, monkeypatch):
+    calls = []
+
+    def counted(real, name):
+        def call(*arguments):
+            calls.append((name, arguments[1:]))
+            return real(*arguments)
+
+        return call
+
+    for place, name in ((Store, "rows"), (report, "all_tables"), (report, "cold_accuracy_table")):
+        monkeypatch.setattr(place, name, counted(getattr(place, name), name))
+    write_report(store, tmp_path / "out")
+    named = [name for name, _ in calls]
+    assert (named.count("rows"), named.count("all_tables")) == (1, 1)
+    tables = [str(a) for name, a in calls if name == "cold_accuracy_table"]
+    assert len(tables) == len(set(tables)) > 1
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_and_is_read_in_the_dark(store, tmp_path, quick, browser, scheme):  # noqa: F811
+    page = write_report(store, tmp_path / "out")
+    view = browser.new_page(color_scheme=scheme, viewport={"width": 390, "height": 800})
+    view.goto(page.as_uri())
+    assert view.evaluate("document.scrollingElement.scrollWidth") <= 390
+    assert view.evaluate(CONTRAST) >= 4.5
+    figures = view.locator("figure").all()
+    assert len(figures) > 2
+    for figure in figures:
+        box = figure.bounding_box()
+        assert 0 <= box["x"] < box["x"] + box["width"] <= 390
+        assert figure.locator("svg").count() == figure.locator(".chart").count() > 0
+    view.close()
 
 
 def test_names_from_a_store_lead_nowhere_else(store, tmp_path, quick):

@@ -167,7 +167,7 @@ def test_the_ablation():
 
 
 def test_files_and_the_page(tmp_path):
-    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
     store = Store(tmp_path / "store")
     store.append(ROWS)
     names = {path.name for path in write_tables(store, tmp_path / "tables")}

@@ -13,9 +13,10 @@ import lowchurn
 from lowchurn import LowChurnClassifier
 from lowchurn._display import interval_text
 from lowchurn._estimates import paired_difference
+from lowchurn._frontier_chart import read_tried
+from lowchurn._json import plain
 from lowchurn.report import html_page, write_html
-from lowchurn.report._frontier import paired_change
-from lowchurn.report._tried import read_tried
+from lowchurn.report._frontier_file import read_frontier
 from lowchurn.retrain import report_json
 from tests.report import sample
 from tests.report.test_page import CONTRAST, EVIL, Balanced, browser, needs_chromium  # noqa: F401 - browser is a fixture
@@ -95,11 +96,11 @@ def table_rows(page):
 
 
 def test_the_dial_is_a_line_with_a_band_and_the_rest_are_points(page):
-    line = re.search(r'<polyline points="([^"]+)" class="curve s3"', page).group(1)
+    line = re.search(r'<polyline points="([^"]+)" class="curve lc5"', page).group(1)
     across = [float(pair.split(",")[0]) for pair in line.split()]
     assert len(across) == SETTINGS
     assert across == sorted(across)  # from the base, with no churn, to the new model
-    band = re.search(r'<polygon points="([^"]+)" class="band s3"', page).group(1)
+    band = re.search(r'<polygon points="([^"]+)" class="band lc5"', page).group(1)
     assert len(band.split()) == 2 * SETTINGS
     assert page.count('data-dial="dial1"') == 2 * SETTINGS  # a dot and its whiskers
     assert page.count('class="error ') == 4
@@ -134,7 +135,7 @@ def test_every_number_is_in_the_table_and_what_is_unknown_is_a_dash(page):
 
 def band(page):
     """The lower and upper edge of the dial's band, from the base to the new model, in percent from the top."""
-    found = re.search(r'<polygon points="([^"]+)" class="band s3"', page).group(1)
+    found = re.search(r'<polygon points="([^"]+)" class="band lc5"', page).group(1)
     heights = [float(pair.split(",")[1]) for pair in found.split()]
     half = len(heights) // 2
     return heights[: half - 1 : -1], heights[:half]
@@ -169,7 +170,7 @@ def test_without_the_rows_there_is_no_band(audit):
 def test_impossible_rows_and_shares_have_no_interval_and_no_traceback(audit, fixed, broken, rows):
     given = record("cold", "", 0.85, 0.05, broken, fixed=fixed, rows=rows)
     (point,) = read_tried([given]).points
-    change = paired_change(point)
+    change = point.change
     assert not change.defined or change.low <= change.value <= change.high
     assert "cold" in html_page(audit, frontier=[given])
 
@@ -228,6 +229,43 @@ def test_several_dials_have_a_slider_each_and_share_the_base(audit):
     assert shown.count('data-rows="24 ') == 2
 
 
+def test_parameters_as_data_and_settings_in_words_give_the_same_section(audit, page, tmp_path):
+    """Files that were written before parameters were kept as data are still read."""
+    given = retrained()
+    for p in given["frontier"]:
+        words = p.pop("setting")
+        p["parameters"] = dict(part.split("=") for part in words.split(", ")) if words else {}
+        p["dial_parameter"] = "toward_base" if p["strategy"] == "soup" else ""
+    (tmp_path / "tried.json").write_text(json.dumps(plain(given)))
+    for frontier in (given, read_frontier(str(tmp_path / "tried.json"))):
+        shown = html_page(audit, frontier=frontier)
+        sections = [text[text.index('id="frontier"') :].split("</section>")[0] for text in (page, shown)]
+        assert sections[0] == sections[1]
+
+
+def test_dials_are_told_apart_by_their_other_parameters():
+    records = [
+        record(
+            "soup",
+            "",
+            0.85,
+            0.04,
+            0.01,
+            dial=a,
+            parameters={"members": m, "toward_base": a},
+            dial_parameter="toward_base",
+        )
+        for m in (4, 8)
+        for a in (0.0, 0.5, 1.0)
+    ]
+    tried = read_tried(records)
+    assert tried.curves == [[2, 1, 0], [5, 4, 3]]
+    assert [p.name for p in tried.points[:2]] == [
+        "soup(members=4, toward_base=0.0)",
+        "soup(members=4, toward_base=0.5)",
+    ]
+
+
 def test_text_in_a_frontier_stays_text(audit):
     evil = [p | {"strategy": EVIL, "setting": EVIL} for p in frontier()]
     parser = Balanced()
@@ -266,7 +304,7 @@ def test_a_real_model_without_a_dial_is_shown_as_points(audit):
     assert [p.name for p in tried.points if p.chosen] == list(model.selection_.served)
     assert tried.budget == 0.05
     assert tried.points[0].fixed.value == model.frontier_[0].fixed
-    assert all(paired_change(p).defined for p in tried.points if p.drawn)
+    assert all(p.change.defined for p in tried.points if p.drawn)
     assert tried.points[0].rows == model.selection_.rows["choose"]
     section = [shown[shown.index('id="frontier"') :].split("</section>")[0] for shown in pages]
     assert section[0] == section[1]

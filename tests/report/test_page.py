@@ -1,15 +1,17 @@
 """The page: whole, escaped, and alive in a real browser."""
 
 import shutil
+import sys
 from html.parser import HTMLParser
 
+import jinja2
 import numpy as np
 import pandas as pd
 import pytest
 
 import lowchurn
+from lowchurn._html import environment, words
 from lowchurn.report import html_page, write_html
-from lowchurn.report._markup import Markup, tag, text
 
 EVIL = "<script>window.hacked = true</script><img src=x onerror='window.hacked = true'>"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -110,10 +112,35 @@ def test_many_classes_slices_and_long_values_stay_small():
     assert "classes with fewer flips are not shown" in page
 
 
-def test_markup_escapes_text_and_attributes():
-    assert tag("p", "<b>", title='"&<') == '<p title="&quot;&amp;&lt;">&lt;b&gt;</p>'
-    assert text("\x00\ud800") == "\ufffd\ufffd"
-    assert tag("p", Markup("<i></i>"), None, ["a", ("b",)]) == "<p><i></i>ab</p>"
+def rendered(source, **values):
+    return environment().from_string(source).render(values)
+
+
+def test_templates_escape_text_and_attributes():
+    page = rendered('<p title="{{ title }}">{{ it }}{{ it|words }}</p>', it="<b>", title='"&<')
+    assert page == '<p title="&#34;&amp;&lt;">&lt;b&gt;&lt;b&gt;</p>'
+    assert rendered("{{ it }}{{ it|words }}", it="\x00\ud800") == "\ufffd" * 4
+    assert rendered("{{ it|words }}", it=words("a-b")) == '<span class="whole">a-b</span>'
+
+
+def test_a_name_without_a_value_is_an_error():
+    with pytest.raises(jinja2.UndefinedError, match="title"):
+        rendered("{{ title }}")
+    with pytest.raises(jinja2.UndefinedError, match="title"):
+        rendered("{{ title|words }}")
+
+
+def test_short_words_stay_whole_and_long_ones_break_after_a_separator():
+    assert words("in Some-college") == 'in <span class="whole">Some-college</span>'
+    long = '<span class="long">/<wbr>data/<wbr>release/<wbr>candidate.<wbr>parquet</span>'
+    assert words("/data/release/candidate.parquet") == long
+
+
+def test_without_jinja_the_error_names_the_extra(monkeypatch):
+    environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=r'pip install "lowchurn\[report\]"'):
+        environment()
 
 
 def test_the_notebook_view_is_escaped(audit):

@@ -11,12 +11,9 @@ import difflib
 import io
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +21,17 @@ import numpy as np
 import pyarrow as pa
 
 from lowchurn._checks import unknown_name
-from lowchurn.audit import _counts as counts
+from lowchurn.audit import _joins as joins
 from lowchurn.audit._columns import Columns, as_names
+from lowchurn.audit._csv import DELIMITERS
+from lowchurn.audit._exact import kind_of
 from lowchurn.audit._pairs import shown_ids
-from lowchurn.audit._sources import CSV_ENDINGS, Engine, TableLike
+from lowchurn.audit._paths import CSV_ENDINGS
+from lowchurn.audit._sources import Engine, TableLike
+from lowchurn.audit._values import class_reader, id_value
 
-SEPARATORS = (",", ";", "\t", "|")
 MOST_BYTES = 1 << 30  # of a file that people filled in, unpacked
 MOST_SHOWN = 20  # classes in an error message
-_NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:inf(?:inity)?))", re.ASCII)
-_WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0*)?", re.ASCII)
-_TRUTHS = {"true": True, "false": False, "1": True, "0": False}
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Given:
 
 
 def read_answers(
-    engine: Engine, pairs: counts.Table, columns: Columns, classes: Iterable[Any], table: TableLike, label: str
+    engine: Engine, pairs: joins.Table, columns: Columns, classes: Iterable[Any], table: TableLike, label: str
 ) -> Answers:
     """Join answers to the rows that they are about.
 
@@ -76,8 +73,7 @@ def read_answers(
     with engine.errors():
         if "label" in pairs.columns:
             known |= set(engine.fetch(pairs.select("label").distinct())["label"]) - {None}
-        keys = counts.key_names(pairs)
-        types = {key: pairs.schema().to_pyarrow().field(key).type for key in keys}
+        schema = pairs.schema()
     texts = given.columns[label]
     if given.first and "" in known and "" in texts:
         raise ValueError(
@@ -86,7 +82,10 @@ def read_answers(
         )
     answered = [i for i, text in enumerate(texts) if not is_empty(text, known)]
     truths = _truths(given, label, answered, known)
-    ids = {key: _typed_ids(given, name, answered, types[key]) for key, name in zip(keys, columns.id, strict=True)}
+    ids = {
+        key: _typed_ids(given, name, answered, kind_of(schema[key]), schema.to_pyarrow().field(key).type)
+        for key, name in zip(joins.key_names(pairs), columns.id, strict=True)
+    }
     named = (i for i in range(len(texts)) if not all(is_empty(given.columns[name][i]) for name in columns.id))
     with engine.errors():
         return _join(engine, pairs, ids, truths, empty=len(set(named) - set(answered)))
@@ -103,7 +102,7 @@ def _read_rows(engine: Engine, table: TableLike, wanted: Sequence[str]) -> Given
     if isinstance(table, str | os.PathLike) and os.fspath(table).lower().endswith(CSV_ENDINGS):
         return read_csv(os.fspath(table), wanted)
     with engine.errors():
-        rows = engine.read("answers", table)
+        rows = engine.open("answers", table).table
         for name in wanted:
             if name not in rows.columns:
                 raise unknown_name("answers", "column", name, rows.columns)
@@ -111,18 +110,7 @@ def _read_rows(engine: Engine, table: TableLike, wanted: Sequence[str]) -> Given
 
 
 def read_csv(path: str, wanted: Sequence[str]) -> Given:
-    """A CSV file as text: commas, semicolons, tabs or bars; UTF-8 or UTF-16; rows counted as a spreadsheet does.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from lowchurn.audit._answers import read_csv
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "answers.csv")
-    ...     _ = path.write_bytes(b"\\xef\\xbb\\xbfid;label\\r\\n007; cat\\r\\n")
-    ...     read_csv(str(path), ["id", "label"]).columns
-    {'id': ['007'], 'label': [' cat']}
-    """
+    """A CSV file as text: commas, semicolons, tabs or bars; UTF-8 or UTF-16; rows counted as a spreadsheet does."""
     who = f"answers: the file {path!r}"
     raw = _bytes(path, who)
     try:
@@ -155,14 +143,7 @@ def read_csv(path: str, wanted: Sequence[str]) -> Given:
 
 
 def holds_answers(path: str | os.PathLike[str], label: str = "label") -> bool:
-    """Whether a file is a table in which somebody has filled in labels, however it was saved.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._answers import holds_answers
-    >>> holds_answers("no-such.csv")
-    False
-    """
+    """Whether a file is a table in which somebody has filled in labels, however it was saved."""
     try:
         raw = Path(path).read_bytes() if os.path.isfile(path) else b""
         try:
@@ -208,7 +189,7 @@ def _split(who: str, text: str, wanted: Sequence[str], strict: bool = True) -> l
             return [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
         return []
 
-    options = (named[1],) if named else SEPARATORS
+    options = (named[1],) if named else DELIMITERS
     best = max(options, key=lambda s: (sum(name in names_by(s) for name in wanted), len(names_by(s))))
     try:
         rows = list(csv.reader(io.StringIO(body, newline=""), delimiter=best, strict=strict))
@@ -242,91 +223,7 @@ def _truths(given: Given, label: str, answered: Sequence[int], known: set[Any]) 
     return truths
 
 
-def class_reader(known: Iterable[Any]) -> Callable[[Any], Any]:
-    """A function from what somebody wrote to the class that it means; None where it is no class.
-
-    Text is compared as it is, and without surrounding spaces where that leaves one class. Numbers are compared
-    exactly: ``1.50`` is the class 1.5 where classes are floats or decimals, ``1.0`` is the integer 1, and ``1e3`` or
-    ``01`` is no integer. Truth values are true, false, 1 and 0 in any case; dates are in ISO format.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._answers import class_reader
-    >>> read = class_reader([0, 1, 1000])
-    >>> read("1"), read("1.0"), read("1e3"), read("yes")
-    (1, 1, None, None)
-    >>> class_reader(["1.5", "cat"])("1.50") is None
-    True
-    """
-    classes = {value: value for value in known}
-    trimmed: dict[str, list[str]] = {}
-    for value in classes:
-        if isinstance(value, str):
-            trimmed.setdefault(value.strip(), []).append(value)
-    # As str() writes them, which is how they were exported.
-    spelled = Counter(map(str, classes))
-    written = {str(v): v for v in classes if spelled[str(v)] == 1 and not isinstance(v, str)}
-    kinds = {_kind(value) for value in classes}
-    parsers = [parse for kind, parse in _PARSERS if kind in kinds]
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            with suppress(TypeError):  # a list or a dict is no class
-                if value in classes:
-                    return classes[value]
-            value = str(value)
-        if value in classes:
-            return value
-        alike = trimmed.get(value.strip(), ())
-        if len(alike) == 1:
-            return alike[0]
-        for parse in parsers:
-            with suppress(ValueError, KeyError, ArithmeticError):
-                return classes[parse(value.strip())]
-        return written.get(value.strip())
-
-    return read
-
-
-def _kind(value: Any) -> type:
-    """The most specific of the kinds: True is an int and a time stamp is a date as well."""
-    return next((kind for kind, _ in _PARSERS if isinstance(value, kind)), str)
-
-
-def _parse_whole(text: str) -> int:
-    found = _WHOLE.fullmatch(text)
-    if found is None:
-        raise ValueError(text)
-    return int(found[1])
-
-
-def _parse_number(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        if _NUMBER.fullmatch(text) is None:
-            raise ValueError(text)
-        return kind(text)
-
-    return parse
-
-
-def _parse_date(text: str) -> date:
-    found = datetime.fromisoformat(text)
-    if "-" not in text or found != datetime.combine(found.date(), datetime.min.time()):
-        raise ValueError(text)
-    return found.date()
-
-
-_PARSERS: tuple[tuple[type, Callable[[str], Any]], ...] = (
-    (bool, lambda text: _TRUTHS[text.casefold()]),
-    (int, _parse_whole),
-    (float, _parse_number(float)),
-    (Decimal, _parse_number(Decimal)),
-    (datetime, datetime.fromisoformat),
-    (date, _parse_date),
-)
-
-
-def _typed_ids(given: Given, name: str, rows: Sequence[int], kind: pa.DataType) -> pa.Array:
+def _typed_ids(given: Given, name: str, rows: Sequence[int], kind: str, type: pa.DataType) -> pa.Array:
     """The ids of the answered rows in the type of the audited ids, without loss."""
     found = []
     for i in rows:
@@ -334,52 +231,23 @@ def _typed_ids(given: Given, name: str, rows: Sequence[int], kind: pa.DataType) 
         if is_empty(value):
             raise ValueError(f"answers: {given.row(i)} has a label and no id in column {name!r}.")
         try:
-            found.append(_typed_id(value, kind))
-        except (ValueError, KeyError, TypeError, ArithmeticError, InvalidOperation, pa.ArrowException):
+            found.append(id_value(value, kind, type))
+        except (ValueError, KeyError, TypeError, ArithmeticError, pa.ArrowException):
             raise ValueError(
-                f"answers: the id {value!r} in {given.row(i)} is not of the type of {name!r}, {kind}."
+                f"answers: the id {value!r} in {given.row(i)} is not of the type of {name!r}, {type}."
             ) from None
-    return pa.array(found, type=kind)
-
-
-def _typed_id(value: Any, kind: pa.DataType) -> Any:
-    if isinstance(value, str):
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return value
-        text = value.strip()
-        if pa.types.is_integer(kind):
-            value = _parse_whole(text)
-        elif pa.types.is_floating(kind):
-            value = _parse_number(float)(text)
-        elif pa.types.is_decimal(kind):
-            value = _parse_number(Decimal)(text)
-        elif pa.types.is_boolean(kind):
-            value = _TRUTHS[text.casefold()]
-        else:
-            value = pa.scalar(text).cast(kind).as_py()
-    elif pa.types.is_integer(kind):
-        value = _same(int(value), value)
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        value = str(value)
-    scalar = pa.scalar(value, type=kind)
-    return scalar.as_py() if pa.types.is_floating(kind) else _same(scalar.as_py(), value)
-
-
-def _same(converted: Any, value: Any) -> Any:
-    if converted != value:
-        raise ValueError(value)
-    return converted
+    return pa.array(found, type=type)
 
 
 def _join(
-    engine: Engine, pairs: counts.Table, ids: Mapping[str, pa.Array], truths: Sequence[Any], empty: int
+    engine: Engine, pairs: joins.Table, ids: Mapping[str, pa.Array], truths: Sequence[Any], empty: int
 ) -> Answers:
     keys = list(ids)
-    given = engine.read("answers", pa.table({**ids, "place": pa.array(range(len(truths)), type=pa.int64())}))
-    repeated = counts.repeated_ids(given)
+    given = engine.hold(pa.table({**ids, "place": pa.array(range(len(truths)), type=pa.int64())}))
+    repeated = joins.repeated_ids(given)
     if engine.count(repeated):
         raise ValueError(f"answers: each id must come once, repeated are {shown_ids(engine, repeated)}.")
-    unknown = counts.only_in(given, pairs)
+    unknown = joins.only_in(given, pairs)
     if lost := engine.count(unknown):
         some = shown_ids(engine, unknown)
         raise ValueError(f"answers: {lost:,} answered ids are not among the audited rows, such as {some}.")
@@ -388,12 +256,11 @@ def _join(
     if "w" in pairs.columns:
         wanted["w"] = both.w
     found = engine.fetch(both.select(**wanted))
-    outcomes, weights, agreeing = [], [], 0
-    for i, (place, old, new) in enumerate(zip(found["place"], found["old"], found["new"], strict=True)):
-        if old == new:
-            agreeing += 1
-            continue
-        truth = truths[place]
-        outcomes.append(1.0 if new == truth else -1.0 if old == truth else 0.0)
-        weights.append(float(found["w"][i]) if "w" in found else 1.0)
-    return Answers(np.asarray(outcomes), np.asarray(weights), agreeing, empty)
+    outcomes, weights = [], []
+    found.setdefault("w", [1.0] * len(found["place"]))
+    for place, old, new, weight in zip(*(found[name] for name in ("place", "old", "new", "w")), strict=True):
+        if old != new:
+            truth = truths[place]
+            outcomes.append(1.0 if new == truth else -1.0 if old == truth else 0.0)
+            weights.append(float(weight))
+    return Answers(np.asarray(outcomes), np.asarray(weights), len(found["place"]) - len(outcomes), empty)

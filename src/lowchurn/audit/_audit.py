@@ -8,15 +8,15 @@ from typing import Any
 
 from lowchurn.audit import _counts as counts
 from lowchurn.audit._columns import Columns, resolve
-from lowchurn.audit._counts import Column, Table
 from lowchurn.audit._exact import NULL, kind_of
 from lowchurn.audit._inference import Design, judge_slices, tallies
+from lowchurn.audit._joins import Column, Table, known_values
 from lowchurn.audit._pairs import EXAMPLES, Joined, check_classes, join_tables
 from lowchurn.audit._probabilities import soft_estimates
 from lowchurn.audit._provenance import describe_audit, describe_source
 from lowchurn.audit._result import Audit, Shift
 from lowchurn.audit._settings import NAMES, Origin, Settings
-from lowchurn.audit._sources import Engine, Source, TableLike
+from lowchurn.audit._sources import Engine, Fetched, Opened, TableLike
 
 MOST_VALUES = 1_000  # of a slice column; nobody reads a table of more slices
 MOST_NUMBERS = 30  # distinct numbers that are slices of their own; more are cut into bins
@@ -151,12 +151,12 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
     )
 
 
-def _empty_labels(engine: Engine, opened: dict[str, Source], label: str | None) -> None:
+def _empty_labels(engine: Engine, opened: dict[str, Opened], label: str | None) -> None:
     """A stored label column without a single value has whatever type its file format gave it: it fits any type."""
     for source in opened.values():
         if not isinstance(label, str) or label not in source.schema or source.written:
             continue
-        if engine.fetch_row(counts.known_values(source.table, label))["n"] == 0:
+        if engine.fetch_row(known_values(source.table, label))["n"] == 0:
             source.schema = source.schema.with_types({label: NULL})
 
 
@@ -198,7 +198,7 @@ def _count_soft(engine: Engine, pairs: Table, unit: Column, columns: Columns, se
     }
 
 
-def _spelling_notes(engine: Engine, pairs: Table, cells: dict[str, list[Any]]) -> list[str]:
+def _spelling_notes(engine: Engine, pairs: Table, cells: Fetched) -> list[str]:
     """Notes where two spellings of one class, or words for a missing label, are likely: text is compared as it is."""
     if not pairs.old.type().is_string():
         return []
@@ -244,7 +244,7 @@ def _cuts(engine: Engine, pairs: Table, columns: Columns, rows: int) -> tuple[li
     return cuts, notes
 
 
-def _flip_rows(found: dict[str, list[Any]], columns: Columns, cuts: Sequence[counts.Cut]) -> list[dict[str, Any]]:
+def _flip_rows(found: Fetched, columns: Columns, cuts: Sequence[counts.Cut]) -> list[dict[str, Any]]:
     """Changed rows with keys that differ: a column called like one of ours gets another key."""
     ours = {"old": "old", "new": "new", "label": "label", "c_o": "old probability", "c_n": "new probability"}
     names: dict[str, str] = {}

@@ -15,13 +15,13 @@ from lowchurn.audit._exact import (
     NUMBERS,
     Check,
     ColumnType,
+    DataType,
     Part,
     alike_as_text,
-    class_value,
     common_type,
     kind_of,
-    type_of_classes,
 )
+from lowchurn.audit._values import class_value, type_of_classes
 
 if TYPE_CHECKING:
     from lowchurn.audit._settings import Settings
@@ -64,7 +64,8 @@ class Predicted:
 class Columns:
     """The resolved meaning of the columns of both tables."""
 
-    id: tuple[str, ...]
+    id: Mapping[str, str]
+    """The key columns, and the type in which each is compared."""
     old: Predicted
     new: Predicted
     classes: tuple[Any, ...]
@@ -76,8 +77,6 @@ class Columns:
     group: str | None = None
     by: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    id_types: tuple[str, ...] = ()
-    """The type of each key column."""
     checks: tuple[Check, ...] = ()
     """What has to be true of the values so that comparisons are exact."""
     classes_given: bool = True
@@ -99,7 +98,7 @@ class Columns:
         return bool((self.old.proba or self.old.score) and (self.new.proba or self.new.score))
 
 
-def as_names(name: str, value: Any) -> tuple[str, ...]:
+def as_names(name: str, value: object) -> tuple[str, ...]:
     """One name or several."""
     if value is None:
         return ()
@@ -124,7 +123,7 @@ def resolve(old: Schema, new: Schema, settings: Settings) -> Columns:
     """The meaning of the columns; a wrong name is refused, with the near ones."""
     schemas = {"old": old, "new": new}
     keys = as_names("id", settings.id)
-    id_types, id_checks = _id_types(keys, schemas)
+    key_types, key_checks = _key_types(keys, schemas)
     label, weight, group = settings.label, settings.weight, settings.group
     by, features = _check_roles(schemas, settings)
     reserved = {*keys, *by, *features, *(name for name in (label, weight, group) if name)}
@@ -142,7 +141,7 @@ def resolve(old: Schema, new: Schema, settings: Settings) -> Columns:
     if classes and not known:
         answer = type_of_classes(classes)
     return Columns(
-        id=keys,
+        id=key_types,
         old=sides[0],
         new=sides[1],
         classes=_fit_classes(answer, classes),
@@ -152,13 +151,12 @@ def resolve(old: Schema, new: Schema, settings: Settings) -> Columns:
         group=group,
         by=by,
         features=features,
-        id_types=id_types,
-        checks=(*id_checks, *checks),
+        checks=(*key_checks, *checks),
         classes_given=given,
     )
 
 
-def _id_types(keys: Sequence[str], schemas: Schemas) -> tuple[tuple[str, ...], tuple[Check, ...]]:
+def _key_types(keys: Sequence[str], schemas: Schemas) -> tuple[dict[str, str], list[Check]]:
     """The type in which each key column is compared, and the checks of values that this rests on."""
     if not keys:
         raise ValueError("audit: id must name the key column(s), got none. Rows are joined on keys, never on position.")
@@ -166,7 +164,7 @@ def _id_types(keys: Sequence[str], schemas: Schemas) -> tuple[tuple[str, ...], t
         for key in keys:
             if key not in schema:
                 raise unknown_name("audit", f"id column in the {side} table", key, schema)
-    types: list[str] = []
+    types: dict[str, str] = {}
     checks: list[Check] = []
     for key in keys:
         parts = [Part(f"{side} id", side, key, schema[key]) for side, schema in schemas.items()]
@@ -175,9 +173,9 @@ def _id_types(keys: Sequence[str], schemas: Schemas) -> tuple[tuple[str, ...], t
         if not alike_as_text(parts):
             _same_kind("id", key, schemas)
         common, more = common_type(parts)
-        types.append(str(common))
+        types[key] = str(common)
         checks += more
-    return tuple(types), tuple(checks)
+    return types, checks
 
 
 def _check_roles(schemas: Schemas, settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -344,7 +342,7 @@ def _binary_classes(kind: str, sides: Sequence[Predicted], known: bool) -> tuple
     return (False, True) if known and kind == "boolean" else (0, 1)
 
 
-def _fit_classes(answer: Any, classes: tuple[Any, ...]) -> tuple[Any, ...]:
+def _fit_classes(answer: DataType, classes: tuple[Any, ...]) -> tuple[Any, ...]:
     """Give the classes the type of the labels: ``proba_0`` stands for the label 0 where labels are numbers."""
     try:
         found = tuple(class_value(c, answer) for c in classes)

@@ -14,12 +14,15 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import ibis.expr.datatypes as dt
 import pyarrow as pa
 
 from lowchurn.audit._exact import MOST_DIGITS, NULL, ColumnType
+
+if TYPE_CHECKING:
+    from lowchurn.audit._sources import Connection
 
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -86,7 +89,7 @@ def _split(path: str, compression: str, skipped: int, delimiter: str) -> tuple[b
             names = next(records, [])
             first = next(records, None)
             return len(names) > 1 and (first is None or len(first) == len(names)), len(names), names, delimiter
-    return (False, len(names), names, delimiter) if names else None  # a broken first row: the database says where
+    return (False, len(names), names, delimiter) if names else None  # the database names the broken line
 
 
 def _compression(path: str) -> str:
@@ -101,7 +104,7 @@ def _text(path: str, compression: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
 
 
-def load(con: Any, paths: Sequence[str], table: str, temporary: bool) -> tuple[list[str], bool]:
+def load(con: Connection, paths: Sequence[str], table: str, temporary: bool) -> tuple[list[str], bool]:
     """Load files into one table of text columns, by name.
 
     ``con`` is a connection of DuckDB. Files with other columns than the first one's are refused. Returns the names of
@@ -132,7 +135,7 @@ def load(con: Any, paths: Sequence[str], table: str, temporary: bool) -> tuple[l
     return names, commas
 
 
-def load_remote(con: Any, path: str, table: str, temporary: bool) -> list[str]:
+def load_remote(con: Connection, path: str, table: str, temporary: bool) -> list[str]:
     """The same for a remote file, of which the database has to find the delimiter."""
     kind = "TEMP TABLE" if temporary else "TABLE"
     con.execute(
@@ -157,7 +160,7 @@ def check_names(names: Sequence[str]) -> None:
         raise ValueError(f"column names must differ by more than upper and lower case, got {sorted(set(twice))[:10]}")
 
 
-def column_type(con: Any, table: str, name: str, commas: bool = False) -> ColumnType:
+def column_type(con: Connection, table: str, name: str, commas: bool = False) -> ColumnType:
     """The type that every value of a text column can be read as.
 
     Where all other values are numbers, dates and the like, words for a missing value are missing, and with ``commas``
@@ -176,7 +179,7 @@ def column_type(con: Any, table: str, name: str, commas: bool = False) -> Column
     return found
 
 
-def _type_of(con: Any, table: str, x: str) -> ColumnType:
+def _type_of(con: Connection, table: str, x: str) -> ColumnType:
     known, integers = con.execute(
         f"SELECT count({x}), count_if(CAST(TRY_CAST({x} AS BIGINT) AS VARCHAR) = {x}) FROM {table}"
     ).fetchall()[0]
@@ -208,7 +211,7 @@ def _type_of(con: Any, table: str, x: str) -> ColumnType:
     return ColumnType("text", dt.string, written=True)
 
 
-def _number(con: Any, table: str, x: str, whole: bool, special: bool) -> ColumnType:
+def _number(con: Connection, table: str, x: str, whole: bool, special: bool) -> ColumnType:
     """A decimal where the digits ask for it, else a float."""
     mantissa = f"regexp_extract({x}, '^-?([0-9.]*)', 1)"
     as_float = f"regexp_extract(CAST(CAST({x} AS DOUBLE) AS VARCHAR), '^-?([0-9.]*)', 1)"

@@ -1,28 +1,35 @@
 """A type in which columns of different tables can be compared without rounding.
 
 Equality is only as good as the type in which it is asked: float64 merges whole numbers above 2^53, text makes 1 and 1.0
-different. The rules here find a type that holds every part exactly, say what must be true of the values for that, and
-refuse the rest.
+different. The rules here find a type that holds every part exactly, list what must be true of the values for that,
+and refuse the rest.
 """
 
 from __future__ import annotations
 
-import datetime
-import math
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import TypeAlias
 
 import ibis.expr.datatypes as dt
 
-from lowchurn._json import plain
-
+DataType: TypeAlias = dt.DataType
 NUMBERS = frozenset({"boolean", "integer", "float", "decimal"})
 # Kinds of which every value has one spelling in a text file, so that they can be read as text too.
 ONE_SPELLING = frozenset({"integer", "date"})
 MOST_DIGITS = 38  # of a decimal
+KINDS = {
+    "boolean": dt.Boolean,
+    "integer": dt.Integer,
+    "float": dt.Floating,
+    "decimal": dt.Decimal,
+    "text": dt.String,
+    "uuid": dt.UUID,
+    "date": dt.Date,
+    "time": dt.Time,
+    "binary": dt.Binary,
+    "nested": dt.Array | dt.Map | dt.Struct,
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class ColumnType:
     """Comes from a text file, which does not tell the number 1 from the text '1'."""
     rounded: bool = False
     """Some values have more digits than a float holds."""
-    told: str = ""
+    reason: str = ""
     """Why a column cannot be used."""
 
     @classmethod
@@ -45,7 +52,7 @@ class ColumnType:
     @property
     def words(self) -> str:
         if self.kind == "unknown":
-            return self.told or str(getattr(self.dtype, "raw_type", self.dtype))
+            return self.reason or str(getattr(self.dtype, "raw_type", self.dtype))
         return f"{self.dtype}" if self.kind in {"float", "decimal"} else self.kind
 
 
@@ -59,21 +66,7 @@ def kind_of(dtype: dt.DataType) -> str:
         return "null"
     if isinstance(dtype, dt.Timestamp):
         return "timestamp" if dtype.timezone is None else "timestamp with zone"
-    for kind, test in (
-        ("boolean", dt.Boolean),
-        ("integer", dt.Integer),
-        ("float", dt.Floating),
-        ("decimal", dt.Decimal),
-        ("text", dt.String),
-        ("uuid", dt.UUID),
-        ("date", dt.Date),
-        ("time", dt.Time),
-        ("binary", dt.Binary),
-        ("nested", dt.Array | dt.Map | dt.Struct),
-    ):
-        if isinstance(dtype, test):
-            return kind
-    return "unknown"
+    return next((kind for kind, type in KINDS.items() if isinstance(dtype, type)), "unknown")
 
 
 class Schema(Mapping[str, ColumnType]):
@@ -157,9 +150,10 @@ def common_type(parts: Sequence[Part]) -> tuple[dt.DataType, tuple[Check, ...]]:
         return _timestamp(known), ()
     if len(kinds) == 1:
         return known[0].type.dtype, ()
+    shown = ", ".join(f"the {p.words} is {p.type.words}" for p in parts)
     if not alike_as_text(known):
-        raise ValueError(f"audit: labels and decisions must be of one type, but {_told(parts)}. Convert one side.")
-    reason = f"{_told(parts)}, and as text these are not the number that they spell"
+        raise ValueError(f"audit: labels and decisions must be of one type, but {shown}. Convert one side.")
+    reason = f"{shown}, and as text these are not the number that they spell"
     return dt.string, tuple(Check(p, "no numbers", 0, reason) for p in known if p.type.kind == "text")
 
 
@@ -167,10 +161,6 @@ def alike_as_text(parts: Sequence[Part]) -> bool:
     """Whether text is compared with columns of a text file whose values have one spelling each."""
     others = [p for p in parts if p.type.kind != "text"]
     return len(others) < len(parts) and all(p.type.written and p.type.kind in ONE_SPELLING for p in others)
-
-
-def _told(parts: Sequence[Part]) -> str:
-    return ", ".join(f"the {p.words} is {p.type.words}" for p in parts)
 
 
 def _integer(parts: Sequence[Part]) -> dt.DataType:
@@ -226,128 +216,3 @@ def _may_exceed(dtype: dt.DataType, limit: int) -> bool:
     if isinstance(dtype, dt.Decimal):
         return True
     return isinstance(dtype, dt.Integer) and (dtype.nbytes == 8 or (dtype.nbytes == 4 and limit < 2**31))
-
-
-def type_of_classes(classes: Sequence[Any]) -> dt.DataType:
-    """The type of classes where neither labels nor decisions have one."""
-    values = plain(list(classes), exact=True)
-    if all(isinstance(v, str) for v in values):
-        return dt.int64 if all(_is_integer(v) and abs(int(v)) < 2**63 for v in values) else dt.string
-    if all(isinstance(v, bool) for v in values):
-        return dt.boolean
-    if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
-        return dt.int64 if all(-(2**63) <= v < 2**63 for v in values) else dt.Decimal(MOST_DIGITS, 0)
-    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-        return dt.float64
-    if all(type(v) is datetime.date for v in values):
-        return dt.date
-    raise ValueError(f"audit: classes must be of one type, got {list(classes)}.")
-
-
-def class_value(value: Any, dtype: dt.DataType) -> Any:
-    """A class as a value of the type of labels and decisions; ValueError where it is not exactly one.
-
-    A text (a part of a column's name, an option) is read as a number only where it is the one way to write it: '1' is
-    the whole number 1, while '01', ' 1', '1.0', '1e0' and other digits are not.
-
-    Examples
-    --------
-    >>> import ibis.expr.datatypes as dt
-    >>> from lowchurn.audit._exact import class_value
-    >>> class_value("1", dt.int64), class_value("1", dt.string), class_value("true", dt.boolean)
-    (1, '1', True)
-    >>> class_value("01", dt.int64)
-    Traceback (most recent call last):
-    ...
-    ValueError: '01' is no value of type int64
-    """
-    value = plain(value, exact=True)
-    try:
-        for test, read in _READERS:
-            if isinstance(dtype, test):
-                return read(value, dtype)
-    except (ArithmeticError, KeyError, TypeError, ValueError):
-        pass
-    raise ValueError(f"{value!r} is no value of type {dtype}") from None
-
-
-def _is_integer(text: str) -> bool:
-    try:
-        return str(int(text)) == text
-    except ValueError:
-        return False
-
-
-def _require(condition: bool, value: Any) -> Any:
-    if not condition:
-        raise ValueError(value)
-    return value
-
-
-def _as_text(value: Any, dtype: dt.DataType) -> str:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return str(_require(isinstance(value, str) or whole, value))
-
-
-def _as_boolean(value: Any, dtype: dt.DataType) -> bool:
-    if isinstance(value, str):
-        return {"true": True, "false": False, "1": True, "0": False}[value.lower() if value.isascii() else value]
-    return bool(_require(value in (0, 1), value))
-
-
-def _as_integer(value: Any, dtype: Any) -> int:
-    if isinstance(value, str):
-        _require(_is_integer(value), value)
-    number = int(value)
-    _require(isinstance(value, str) or number == value, value)
-    return int(_require(dtype.bounds.lower <= number <= dtype.bounds.upper, number))
-
-
-def _as_float(value: Any, dtype: dt.DataType) -> float:
-    number = float(value)
-    if isinstance(value, str):
-        _require(repr(number) == value or (_is_integer(value) and abs(number) <= 2**53), value)
-    else:
-        _require(number == value, value)
-    return float(_require(not math.isnan(number), number))
-
-
-def _as_decimal(value: Any, dtype: Any) -> Decimal:
-    try:
-        number = Decimal(value)
-    except InvalidOperation:
-        raise ValueError(value) from None
-    if isinstance(value, str):
-        _require(value.isascii() and format(number, "f") == value, value)
-    _require(number.is_finite() and number == round(number, dtype.scale or 0), value)
-    return number
-
-
-def _as_date(value: Any, dtype: dt.DataType) -> datetime.date:
-    if isinstance(value, str):
-        day = datetime.date.fromisoformat(value)
-        _require(day.isoformat() == value, value)
-        return day
-    return _require(type(value) is datetime.date, value)
-
-
-def _as_timestamp(value: Any, dtype: Any) -> datetime.datetime:
-    moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
-    _require(isinstance(moment, datetime.datetime), value)
-    return _require((moment.tzinfo is None) == (dtype.timezone is None), moment)
-
-
-def _as_uuid(value: Any, dtype: dt.DataType) -> uuid.UUID:
-    return value if isinstance(value, uuid.UUID) else uuid.UUID(_require(isinstance(value, str), value))
-
-
-_READERS: tuple[tuple[Any, Callable[[Any, Any], Any]], ...] = (
-    (dt.String, _as_text),
-    (dt.Boolean, _as_boolean),
-    (dt.Integer, _as_integer),
-    (dt.Floating, _as_float),
-    (dt.Decimal, _as_decimal),
-    (dt.Date, _as_date),
-    (dt.Timestamp, _as_timestamp),
-    (dt.UUID, _as_uuid),
-)

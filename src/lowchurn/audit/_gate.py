@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from lowchurn._checks import check_choice, check_number, unknown_name
 from lowchurn._display import interval_text, share_text
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 POLICIES = ("fail", "warn", "pass")
+L = TypeVar("L", bound="Limits")
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,16 @@ class Limits:
         for name in ("max_churn", "max_broken", "not_worse_than"):
             if (value := getattr(self, name)) is not None:
                 _check_share(name, value)
-        if self.min_rows is not None and (
-            not isinstance(self.min_rows, int) or isinstance(self.min_rows, bool) or self.min_rows < 0
-        ):
+        rows = self.min_rows
+        if rows is not None and (not isinstance(rows, int) or isinstance(rows, bool) or rows < 0):
             raise ValueError(f"gate: min_rows must be a whole number of rows, got {self.min_rows!r}.")
 
     @property
     def given(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {f.name: value for f in fields(Limits) if (value := getattr(self, f.name)) is not None}
 
 
-def _check_share(name: str, value: Any) -> None:
+def _check_share(name: str, value: float) -> None:
     try:
         check_number("gate", name, value, 0, 1)
     except ValueError as error:
@@ -105,8 +105,7 @@ class Gate(Limits):
 
     @property
     def given(self) -> dict[str, Any]:
-        own = {f.name: getattr(self, f.name) for f in fields(Limits)}
-        found: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
+        found = super().given
         if self.slices:
             found["slices"] = {name: limits.given for name, limits in self.slices.items()}
         if self.inconclusive != "fail":
@@ -130,7 +129,7 @@ class Gate(Limits):
         return _from_table(cls, table, "gate")
 
 
-def _from_table(kind: type, table: Any, who: str) -> Any:
+def _from_table(kind: type[L], table: object, who: str) -> L:
     if not isinstance(table, Mapping):
         raise ValueError(f"{who}: limits must be a table of names and numbers, got {table!r}.")
     known = [f.name for f in fields(kind)]
@@ -145,17 +144,7 @@ def _from_table(kind: type, table: Any, who: str) -> Any:
 
 @dataclass(frozen=True)
 class Check:
-    """One limit, judged.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from lowchurn.audit import audit
-    >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
-    >>> verdict = audit(rows, rows).gate(max_churn=0.01)
-    >>> verdict.checks[0].outcome, verdict.checks[0].limit
-    ('PASS', 0.01)
-    """
+    """One limit, judged."""
 
     name: str
     """The limit: ``max_churn``, ``max_broken``, ``not_worse_than`` or ``min_rows``."""
@@ -268,143 +257,103 @@ def _matches(rule: str, column: str, name: str, rules: Mapping[str, Limits]) -> 
 
 def _min_rows(where: str, n: int, limit: int) -> Check:
     estimate = Estimate(float(n), float(n), float(n), n, "counted", float(n))
-    if n >= limit:
-        return Check(
-            "min_rows", where, PASS, limit, estimate, math.nan, f"{where}: {n:,} rows, at least {limit:,} asked."
-        )
-    words = f"{where}: {n:,} rows, {limit - n:,} more are needed for the {limit:,} asked."
-    return Check("min_rows", where, INCONCLUSIVE, limit, estimate, limit - n, words)
+    more = limit - n if n < limit else math.nan
+    missing = f"{more:,} more are needed for the {limit:,} asked." if n < limit else f"at least {limit:,} asked."
+    outcome = INCONCLUSIVE if n < limit else PASS
+    return Check("min_rows", where, outcome, limit, estimate, more, f"{where}: {n:,} rows, {missing}")
 
 
-def _judge_limits(limits: Limits, rows: Evidence, confidence: float, strict: float) -> list[Check]:
-    checks = []
-    for name, quantity in (("max_churn", "churn"), ("max_broken", "broken"), ("not_worse_than", "accuracy_change")):
-        limit = getattr(limits, name)
-        if limit is None:
-            continue
-        estimate, wide = rows.estimate(quantity, confidence), rows.estimate(quantity, strict)
-        if not estimate.defined:
-            checks.append(_no_evidence(name, limit, estimate, rows))
-            continue
-        beyond = estimate.value < -limit if name == "not_worse_than" else estimate.value > limit
-        # More rows have to lead to a PASS at the plain level, or to a FAIL at the stricter one.
-        level = strict if beyond else confidence
-        question = _Question(name, limit, estimate, wide, rows, level)
-        checks.append(_judge_change(question) if name == "not_worse_than" else _judge_share(question))
-    return checks
+class _Rule(NamedTuple):
+    """What a limit is about, and the words of its outcomes."""
+
+    quantity: str
+    noun: str
+    kept: str = "limit"
+    broken: str = "above the limit"
+    signed: bool = False
+    """A change, of which the fall has to stay below the limit."""
 
 
-NOUNS = {
-    "max_churn": "changed decisions",
-    "max_broken": "broken decisions",
-    "not_worse_than": "change in accuracy",
+RULES = {
+    "max_churn": _Rule("churn", "changed decisions"),
+    "max_broken": _Rule("broken", "broken decisions"),
+    "not_worse_than": _Rule("accuracy_change", "change in accuracy", "not worse than", "worse than", signed=True),
 }
 
 
-@dataclass(frozen=True)
-class _Question:
-    """One limit and the estimate to judge it by, at the plain confidence and at the stricter one of many slices."""
-
-    name: str
-    limit: float
-    estimate: Estimate
-    wide: Estimate
-    rows: Evidence
-    confidence: float
-    """Level at which more rows would settle it."""
-
-    @property
-    def review(self) -> Review | None:
-        return None if self.name == "max_churn" else self.rows.review
-
-    @property
-    def text(self) -> str:
-        signed = self.name == "not_worse_than"
-        shown = f"{self.rows.where}: {NOUNS[self.name]} {interval_text(self.estimate, signed)}"
-        if self.review is not None:
-            shown += f", from the review of {self.review.labels:,} of {self.review.disputed:,} disagreements"
-        return shown
-
-    def check(self, outcome: str, words: str, more_rows: float = math.nan, more_labels: float = math.nan) -> Check:
-        return Check(
-            self.name,
-            self.rows.where,
-            outcome,
-            self.limit,
-            self.estimate,
-            more_rows,
-            f"{self.text}{words}",
-            more_labels,
-        )
+def _judge_limits(limits: Limits, rows: Evidence, confidence: float, strict: float) -> list[Check]:
+    given = {name: getattr(limits, name) for name in RULES}
+    return [_judge(name, limit, rows, confidence, strict) for name, limit in given.items() if limit is not None]
 
 
-def _judge_share(asked: _Question) -> Check:
-    limit, estimate = share_text(asked.limit), asked.estimate
-    if estimate.high <= asked.limit:
-        return asked.check(PASS, f", limit {limit}.")
-    if asked.wide.low > asked.limit:
-        return asked.check(FAIL, f", above the limit {limit}.")
-
-    def at(size: float) -> Estimate:
-        return proportion(estimate.value, max(1, round(size)), asked.confidence, size)
-
-    return _open(asked, limit, stats.rows_needed(estimate, asked.limit, at))
-
-
-def _judge_change(asked: _Question) -> Check:
-    margin, estimate = asked.limit, asked.estimate
-    limit = share_text(-margin, signed=True)
-    if estimate.low >= -margin:
-        return asked.check(PASS, f", not worse than {limit}.")
-    if asked.wide.high < -margin:
-        return asked.check(FAIL, f", worse than {limit}.")
-    # The mirror image: the loss of accuracy has to stay below the margin.
-    loss = Estimate(-estimate.value, -estimate.high, -estimate.low, estimate.n, estimate.method, estimate.effective)
-    rates = [asked.rows.estimate(kind, asked.confidence).value for kind in ("fixed", "broken")]
-
-    def at(size: float) -> Estimate:
-        there = paired_difference(rates[0], rates[1], max(1, round(size)), asked.confidence, size)
-        return Estimate(-there.value, -there.high, -there.low, there.n, there.method, size)
-
-    return _open(asked, limit, stats.rows_needed(loss, margin, at))
-
-
-def _open(asked: _Question, limit: str, needed: float) -> Check:
-    estimate = asked.estimate
-    review = asked.review
-    comma = "" if review is None else ","
-    if math.isinf(needed):
-        words = f"{comma} straddles the limit {limit} and lies on it: more rows will hardly settle it."
-        return asked.check(INCONCLUSIVE, words, math.inf)
-    # The interval is off the limit only where a slice would fail by itself, but not as the worst of many.
-    beyond = estimate.high < -asked.limit if asked.name == "not_worse_than" else estimate.low > asked.limit
-    state = (
-        f" is beyond the limit {limit}, but the worst of many slices may be"
-        if beyond
-        else f" straddles the limit {limit}"
-    )
-    review = asked.review
-    if review is None:
-        more = max(needed - estimate.n, 1.0)
-        return asked.check(INCONCLUSIVE, f"{state}: about {more:,.0f} more rows would settle it at these rates.", more)
-    size = needed * estimate.effective / estimate.n
-    labels = review.labels_needed(estimate, size)
-    if math.isfinite(labels):
-        more = max(labels - review.labels, 1.0)
-        words = f"{state}: about {more:,.0f} more labelled disagreements would settle it at these rates."
-        return asked.check(INCONCLUSIVE, words, more_labels=more)
-    more = max(math.ceil(review.rows * (size / review.full - 1)), 1.0)
-    words = f"{state}: about {more:,.0f} more rows with labels for all disagreements would settle it at these rates."
-    return asked.check(INCONCLUSIVE, words, more)
-
-
-def _no_evidence(name: str, limit: float, estimate: Estimate, rows: Evidence) -> Check:
-    why = "there are no labelled rows. Give a label column"
-    if rows.review is not None:
-        why = "no disagreement has an answer yet"
-    elif rows.is_slice:
-        why += "; answers to disagreements are judged over all rows only"
+def _judge(name: str, limit: float, rows: Evidence, confidence: float, strict: float) -> Check:
+    """One limit: passed at the plain confidence, failed at the stricter one of many slices, or open."""
+    rule = RULES[name]
+    estimate, wide = rows.estimate(rule.quantity, confidence), rows.estimate(rule.quantity, strict)
+    if not estimate.defined:
+        words = f"{rows.where}: {rule.noun} undefined, since {_why_undefined(rows)}."
+        return Check(name, rows.where, INCONCLUSIVE, limit, estimate, math.inf, words)
+    harm, wide_harm = (_mirrored(estimate), _mirrored(wide)) if rule.signed else (estimate, wide)
+    shown = share_text(-limit if rule.signed else limit, rule.signed)
+    review = None if rule.quantity == "churn" else rows.review
+    more_rows = more_labels = math.nan
+    if harm.high <= limit:
+        outcome, words = PASS, f", {rule.kept} {shown}."
+    elif wide_harm.low > limit:
+        outcome, words = FAIL, f", {rule.broken} {shown}."
     else:
-        why += ", or answers to disagreements"
-    words = f"{rows.where}: {NOUNS[name]} undefined, since {why}."
-    return Check(name, rows.where, INCONCLUSIVE, limit, estimate, math.inf, words)
+        # More rows have to lead to a PASS at the plain level, or to a FAIL at the stricter one.
+        needed = _rows_needed(rule, harm, limit, rows, strict if harm.value > limit else confidence)
+        outcome, (words, more_rows, more_labels) = INCONCLUSIVE, _remedy(harm, limit, shown, needed, review)
+    source = "" if review is None else f", from the review of {review.labels:,} of {review.disputed:,} disagreements"
+    text = f"{rows.where}: {rule.noun} {interval_text(estimate, rule.signed)}{source}{words}"
+    return Check(name, rows.where, outcome, limit, estimate, more_rows, text, more_labels)
+
+
+def _mirrored(change: Estimate) -> Estimate:
+    """The loss of accuracy, for the change in it."""
+    return replace(change, value=-change.value, low=-change.high, high=-change.low)
+
+
+def _rows_needed(rule: _Rule, harm: Estimate, limit: float, rows: Evidence, confidence: float) -> float:
+    rates = [rows.estimate(kind, confidence).value for kind in ("fixed", "broken")] if rule.signed else []
+
+    def at(size: float) -> Estimate:
+        n = max(1, round(size))
+        if rule.signed:
+            return _mirrored(paired_difference(rates[0], rates[1], n, confidence, size))
+        return proportion(harm.value, n, confidence, size)
+
+    return stats.rows_needed(harm, limit, at)
+
+
+def _remedy(harm: Estimate, limit: float, shown: str, needed: float, review: Review | None) -> tuple[str, float, float]:
+    """What would settle an open check: in words, in rows and in labelled disagreements."""
+    if math.isinf(needed):
+        words = f" straddles the limit {shown} and lies on it: more rows will hardly settle it."
+        return words if review is None else f",{words}", math.inf, math.nan
+    state = f" straddles the limit {shown}"
+    if harm.low > limit:  # only where a slice would fail by itself, but not as the worst of many
+        state = f" is beyond the limit {shown}, but the worst of many slices may be"
+    more, more_rows, more_labels, what = max(needed - harm.n, 1.0), math.nan, math.nan, "rows"
+    if review is None:
+        more_rows = more
+    else:
+        size = needed * harm.effective / harm.n
+        labels = review.labels_needed(harm, size)
+        if math.isfinite(labels):
+            more = more_labels = max(labels - review.labels, 1.0)
+            what = "labelled disagreements"
+        else:
+            more = more_rows = max(math.ceil(review.rows * (size / review.full - 1)), 1.0)
+            what = "rows with labels for all disagreements"
+    return f"{state}: about {more:,.0f} more {what} would settle it at these rates.", more_rows, more_labels
+
+
+def _why_undefined(rows: Evidence) -> str:
+    if rows.review is not None:
+        return "no disagreement has an answer yet"
+    why = "there are no labelled rows. Give a label column"
+    if rows.is_slice:
+        return f"{why}; answers to disagreements are judged over all rows only"
+    return f"{why}, or answers to disagreements"

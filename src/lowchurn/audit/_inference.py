@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import special
@@ -17,6 +17,7 @@ from lowchurn.audit._statistics import Test
 
 if TYPE_CHECKING:
     from lowchurn.audit._counts import Cut
+    from lowchurn.audit._sources import Fetched
 
 Key = tuple[int, str | None]  # the number of a slice column and its value; (-1, None) is the whole table
 # Shares of rows: of which kind, among which; the change in accuracy is no share.
@@ -31,7 +32,7 @@ SHARES = {
 FIGURES = (*SHARES, "accuracy_change")
 COUNTED = ("changed", "labelled", "broken", "fixed", "lateral", "right", "right_new")
 
-# The database's word for a row, and what such a row counts for.
+# The kinds of rows, and what a row of each counts for.
 KINDS: dict[str, tuple[str, ...]] = {
     "same": (),
     "changed": ("changed",),
@@ -91,10 +92,10 @@ class Design:
         if tally.units is None:
             sums = tally.weight[kind], tally.weight[of], tally.weight2[kind], tally.weight2[of]
             return weighted_proportion(*sums, n, level)
-        p = tally.weight[kind] / tally.weight[of]
-        variance, kish, units = self._variance(
-            tally, lambda t: t[kind] - p * t[of], of, self._row_variance(tally, kind, of, p)
-        )
+        total = tally.weight[of]
+        p = tally.weight[kind] / total
+        sizes = tally.units[of]
+        variance, kish, units = self._unit_variance(tally.units[kind] - p * sizes, sizes, total)
         if units < 2:
             return Estimate(p, 0.0, 1.0, n, "one group: no interval", 0.0)
         return proportion(p, n, level, effective_rows(p, variance, kish) * stats.few_units(units, level))
@@ -110,15 +111,13 @@ class Design:
         total = tally.weight["labelled"]
         f, b = tally.weight["fixed"] / total, tally.weight["broken"] / total
         d = f - b
-        rows = tally.weight2
-        plain = (
-            (1 - d) ** 2 * rows["fixed"]
-            + (1 + d) ** 2 * rows["broken"]
-            + d**2 * (rows["labelled"] - rows["fixed"] - rows["broken"])
-        ) / total**2
-        variance, kish, units = self._variance(
-            tally, lambda t: t["fixed"] - t["broken"] - d * t["labelled"], "labelled", plain
-        )
+        if tally.units is None:
+            fixed, broken, labelled = (tally.weight2[kind] for kind in ("fixed", "broken", "labelled"))
+            spread = (1 - d) ** 2 * fixed + (1 + d) ** 2 * broken + d**2 * (labelled - fixed - broken)
+            variance, kish, units = spread / total**2, total**2 / labelled, math.inf
+        else:
+            won, lost, sizes = (tally.units[kind] for kind in ("fixed", "broken", "labelled"))
+            variance, kish, units = self._unit_variance(won - lost - d * sizes, sizes, total)
         if units < 2:
             return Estimate(d, -1.0, 1.0, n, "one group: no interval", 0.0)
         return paired_difference(f, b, n, level, stats.effective_pairs(f, b, variance, kish, units, level))
@@ -156,40 +155,26 @@ class Design:
             influence -= ((all_rows["changed"] - here["changed"]) - p_out * (all_rows["all"] - here["all"])) / w_out
             variance = units / (units - 1) * float(np.sum(influence**2))
         else:
-            outside = Tally(
-                weight2={k: whole.weight2[k] - inside.weight2[k] for k in whole.weight2}, weight={"all": w_out}
-            )
-            variance = self._row_variance(inside, "changed", "all", p_in) + self._row_variance(
-                outside, "changed", "all", p_out
-            )
+            flips, rows = inside.weight2["changed"], inside.weight2["all"]
+            flips_out, rows_out = whole.weight2["changed"] - flips, whole.weight2["all"] - rows
+            variance = ((1 - p_in) ** 2 * flips + p_in**2 * (rows - flips)) / w_in**2
+            variance += ((1 - p_out) ** 2 * flips_out + p_out**2 * (rows_out - flips_out)) / w_out**2
         if variance <= 0:
             return math.nan
         return float(special.ndtr(-(p_in - p_out) / math.sqrt(variance)))
 
-    @staticmethod
-    def _row_variance(tally: Tally, kind: str, of: str, p: float) -> float:
-        inside, total = tally.weight2[kind], tally.weight2[of]
-        return ((1 - p) ** 2 * inside + p**2 * (total - inside)) / tally.weight[of] ** 2
-
-    def _variance(
-        self, tally: Tally, residual: Callable[[dict[str, np.ndarray]], np.ndarray], of: str, by_row: float
-    ) -> tuple[float, float, float]:
+    def _unit_variance(self, residual: np.ndarray, sizes: np.ndarray, total: float) -> tuple[float, float, float]:
         """The variance, Kish's effective size and the number of units that the variance rests on."""
-        total = tally.weight[of]
-        if tally.units is None:
-            return by_row, total**2 / tally.weight2[of], math.inf
-        sizes = tally.units[of]
         units = int(np.count_nonzero(sizes))
         if units < 2:
             return math.nan, 1.0, units
-        variance = units / (units - 1) * float(np.sum(residual(tally.units) ** 2)) / total**2
-        # Bags hold many groups: what one group weighs is told by how many groups there are, not bags.
-        bags = len(sizes)
-        kish = total**2 / float(np.sum(sizes**2)) * max(1.0, self.groups / bags)
+        variance = units / (units - 1) * float(np.sum(residual**2)) / total**2
+        # Bags hold many groups: what one group weighs follows from the number of groups, not of bags.
+        kish = total**2 / float(np.sum(sizes**2)) * max(1.0, self.groups / len(sizes))
         return variance, kish, units
 
 
-def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> dict[Key, Tally]:
+def tallies(cells: Fetched, units: Fetched | None) -> dict[Key, Tally]:
     """Counts by slice, from the database's answer; the whole table, (-1, None), first; missing values last."""
     found: dict[Key, Tally] = {}
     n = cells["n"]
@@ -204,7 +189,7 @@ def tallies(cells: dict[str, list[Any]], units: dict[str, list[Any]] | None) -> 
     return {key: found[key] for key in sorted(found, key=lambda key: (key[0], key[1] is None, _natural(key[1])))}
 
 
-def _add_units(found: dict[Key, Tally], units: dict[str, list[Any]]) -> None:
+def _add_units(found: dict[Key, Tally], units: Fetched) -> None:
     position = {unit: i for i, unit in enumerate(sorted(set(units["unit"]), key=str))}
     names = {"all": "weight", **{kind: kind for kind in COUNTED if kind in units}}
     for tally in found.values():
@@ -218,18 +203,7 @@ def _add_units(found: dict[Key, Tally], units: dict[str, list[Any]]) -> None:
 
 @dataclass(frozen=True)
 class Slice:
-    """One value (or bin) of a slice column, judged on its own rows.
-
-    Examples
-    --------
-    >>> from lowchurn.audit import audit
-    >>> old = {"id": [1, 2, 3, 4], "prediction": [0, 1, 0, 1], "country": ["de", "de", "fr", "fr"]}
-    >>> new = {"id": [1, 2, 3, 4], "prediction": [0, 1, 1, 0]}
-    >>> import pandas as pd
-    >>> found = audit(pd.DataFrame(old), pd.DataFrame(new), by="country")
-    >>> [(s.value, s.churn.value) for s in found.slices]
-    [('de', 0.0), ('fr', 1.0)]
-    """
+    """One value (or bin) of a slice column, judged on its own rows."""
 
     column: str
     value: str

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lowchurn.audit import _counts as counts
+from lowchurn.audit import _joins as joins
 from lowchurn.audit._columns import Columns
-from lowchurn.audit._counts import Table
+from lowchurn.audit._counts import distinct_answers
+from lowchurn.audit._joins import Table
 from lowchurn.audit._sources import Engine, has_low_precision
 
 MOST_CLASSES = 5_000  # different decisions
 EXAMPLES = 5
-# What :func:`lowchurn.audit._counts.row_checks` counts, and the error; those of the first table are left out by
+# What :func:`lowchurn.audit._joins.row_checks` counts, and the error; those of the first table are left out by
 # on_mismatch="inner", those of the last are about columns of probabilities.
 UNMATCHED = {
     "no_id": "{n:,} of {rows:,} rows of the {side} table have no id in {ids}.",
@@ -21,7 +22,7 @@ UNMATCHED = {
 }
 REFUSED = {
     "bad_weight": "weight {weight!r} must be finite and not negative, {n:,} rows of the {side} table are not.",
-    "extreme_weight": f"weight {{weight!r}} must be 0 or in [{counts.LEAST_WEIGHT:g}, {counts.MOST_WEIGHT:g}], "
+    "extreme_weight": f"weight {{weight!r}} must be 0 or in [{joins.LEAST_WEIGHT:g}, {joins.MOST_WEIGHT:g}], "
     "{n:,} rows of the {side} table are not. Multiply all weights by one number.",
     "all_zero": "weight {weight!r} must not be all zero.",
     "no_group": "group {group!r} must be known, {n:,} rows of the {side} table have none.",
@@ -65,7 +66,7 @@ def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, stri
     """Join both tables on their ids; unless ``strict``, rows without a partner or a decision are left out."""
     _check_exact(engine, tables, columns)
     sides = {
-        side: counts.project(tables[side], columns, side, tables["new" if side == "old" else "old"].columns)
+        side: joins.project(tables[side], columns, side, tables["new" if side == "old" else "old"].columns)
         for side in ("old", "new")
     }
     notes: list[str] = []
@@ -73,18 +74,18 @@ def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, stri
     tallied: dict[str, dict[str, Any]] = {}
     for side, rows in sides.items():
         tolerance = 1e-4 if has_low_precision(tables[side], columns.side(side).proba) else 1e-6
-        found = engine.fetch_row(counts.row_checks(rows, tolerance)) | engine.fetch_row(counts.key_checks(rows))
+        found = engine.fetch_row(joins.row_checks(rows, tolerance)) | engine.fetch_row(joins.key_checks(rows))
         tallied[side] = found
         soft &= _check_side(side, found, columns, strict, tolerance, notes)
     if strict:
         _refuse_repeats(engine, sides, tallied)
     else:
         sides = {
-            side: counts.without_repeats(rows) if tallied[side]["repeated_rows"] else rows
+            side: joins.without_repeats(rows) if tallied[side]["repeated_rows"] else rows
             for side, rows in sides.items()
         }
-    stored = engine.keep("pairs", counts.pair(sides["old"], sides["new"], columns, soft))
-    found = {name: int(n) for name, n in engine.fetch_row(counts.pair_checks(stored)).items()}
+    stored = engine.keep("pairs", joins.pair(sides["old"], sides["new"], columns, soft))
+    found = {name: int(n) for name, n in engine.fetch_row(joins.pair_checks(stored)).items()}
     n_old, n_new, paired = int(tallied["old"]["rows"]), int(tallied["new"]["rows"]), found["paired"]
     if strict and not paired == n_old == n_new:
         _refuse_unmatched(engine, sides, n_old, n_new)
@@ -114,7 +115,7 @@ def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, stri
 
 def shown_ids(engine: Engine, rows: Table) -> str:
     """The first ids of some rows, for a message."""
-    keys = counts.key_names(rows)
+    keys = joins.key_names(rows)
     found = engine.fetch(rows.select(*keys).order_by(keys).limit(EXAMPLES))
     return ", ".join(repr(row[0] if len(row) == 1 else row) for row in zip(*found.values(), strict=True))
 
@@ -123,7 +124,7 @@ def _check_exact(engine: Engine, tables: dict[str, Table], columns: Columns) -> 
     """Refuse values that the type of a comparison does not hold exactly."""
     for check in columns.checks:
         part = check.part
-        some = counts.unfit_values(tables[part.side], part.column, check.rule, check.limit, EXAMPLES)
+        some = joins.unfit_values(tables[part.side], part.column, check.rule, check.limit, EXAMPLES)
         values = engine.fetch(some)["value"]
         if values:
             raise ValueError(
@@ -166,7 +167,7 @@ def _refuse_repeats(engine: Engine, sides: dict[str, Table], tallied: dict[str, 
         if found["repeated"]:
             raise ValueError(
                 f"audit: {found['repeated']:,} ids come more than once in the {side} table "
-                f"({found['repeated_rows']:,} rows), such as {shown_ids(engine, counts.repeated_ids(sides[side]))}. "
+                f"({found['repeated_rows']:,} rows), such as {shown_ids(engine, joins.repeated_ids(sides[side]))}. "
                 "Name all key columns in id=, remove the repeats, or use on_mismatch='inner' to leave these ids out."
             )
 
@@ -174,7 +175,7 @@ def _refuse_repeats(engine: Engine, sides: dict[str, Table], tallied: dict[str, 
 def _refuse_unmatched(engine: Engine, sides: dict[str, Table], n_old: int, n_new: int) -> None:
     found = []
     for side, other in (("old", "new"), ("new", "old")):
-        lonely = counts.only_in(sides[side], sides[other])
+        lonely = joins.only_in(sides[side], sides[other])
         if number := engine.count(lonely):
             found.append(f"{number:,} ids are only in the {side} table, such as {shown_ids(engine, lonely)}")
     raise ValueError(
@@ -185,7 +186,7 @@ def _refuse_unmatched(engine: Engine, sides: dict[str, Table], n_old: int, n_new
 
 def check_classes(engine: Engine, pairs: Table, columns: Columns) -> None:
     """Refuse scores given for labels, and labels or decisions that are no class of the other side's scores."""
-    for side, found in engine.fetch_row(counts.distinct_answers(pairs)).items():
+    for side, found in engine.fetch_row(distinct_answers(pairs)).items():
         if int(found) > MOST_CLASSES:
             raise ValueError(
                 f"audit: the {side} table has about {int(found):,} different decisions "
@@ -196,7 +197,7 @@ def check_classes(engine: Engine, pairs: Table, columns: Columns) -> None:
     for name in ("old", "new", "label"):
         if not derived or name in derived or name not in pairs.columns:
             continue
-        checked = engine.fetch_row(counts.class_checks(pairs, name, columns))
+        checked = engine.fetch_row(joins.class_checks(pairs, name, columns))
         strange, known = int(checked["strange"]), int(checked["known"])
         # A class that the model was not trained on is a label like any other; one that nobody named is a mistake.
         if strange and (strange == known or not columns.classes_given):

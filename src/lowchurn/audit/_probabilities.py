@@ -1,4 +1,4 @@
-"""What probabilities tell beyond decisions: soft churn, log-loss, Brier score and calibration, by paired bootstrap.
+"""What probabilities show beyond decisions: soft churn, log-loss, Brier score and calibration, by paired bootstrap.
 
 The database reduces rows to sums by unit (a row, a group, or one of about 2,000 bags of them where there are more
 than 10,000), and whole units are resampled: the cost does not grow with the rows, and groups stay together.
@@ -15,11 +15,12 @@ from lowchurn.audit import _statistics as stats
 
 if TYPE_CHECKING:
     from lowchurn.audit._settings import Settings
+    from lowchurn.audit._sources import Fetched
 
 
 def soft_estimates(
-    sums: dict[str, list[Any]],
-    calibration: dict[str, list[Any]] | None,
+    sums: Fetched,
+    calibration: Fetched | None,
     bins: int,
     settings: Settings,
 ) -> dict[str, Estimate]:

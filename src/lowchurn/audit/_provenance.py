@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowchurn import __version__
+from lowchurn.audit._paths import files_of
 
 if TYPE_CHECKING:
     from lowchurn.audit._pairs import Rows
@@ -25,16 +25,7 @@ NAMES = ("old_name", "new_name")  # shown with the tables, not with the settings
 
 @dataclass(frozen=True)
 class Source:
-    """One of the two audited tables.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from lowchurn.audit import audit
-    >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-    >>> audit(rows, rows, old_name="credit 3.1").provenance.old.name
-    'credit 3.1'
-    """
+    """One of the two audited tables."""
 
     name: str | None = None
     """Name and version of the model, where the caller gave one."""
@@ -50,16 +41,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What was audited, and how it was set.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from lowchurn.audit import audit
-    >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-    >>> audit(rows, rows, confidence=0.9).provenance.settings
-    {'confidence': 0.9}
-    """
+    """What was audited, and how it was set."""
 
     old: Source = field(default_factory=Source)
     new: Source = field(default_factory=Source)
@@ -85,30 +67,7 @@ def describe_source(source: TableLike, name: str | None) -> Source:
         small = 0 < len(files) <= MOST_FILES and sum(f.st_size for f in found) <= MOST_BYTES
         return Source(name, path, _checksum(path, files) if small else None, 0, modified)
     except (OSError, ValueError, OverflowError):
-        return Source(name, path)  # reading it will say what is wrong with it
-
-
-def files_of(path: str | os.PathLike[str]) -> list[Path]:
-    """The files behind a path as the audit reads it: a file, a folder, a pattern or ``file.duckdb::table``.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._provenance import files_of
-    >>> files_of("s3://bucket/rows.parquet")
-    []
-    """
-    text = os.fspath(path)
-    for name in (text, text.partition("::")[0]):
-        if "\0" in name or "://" in name:
-            continue
-        if os.path.isdir(name):
-            return sorted(Path(name).rglob("*.parquet"))
-        if os.path.isfile(name):
-            return [Path(name)]
-    name = text.partition("::")[0]
-    if "://" in name or "\0" in name or not any(c in name for c in "*?["):
-        return []
-    return sorted(Path(found) for found in glob.glob(name, recursive=True) if os.path.isfile(found))
+        return Source(name, path)  # the error comes when it is read
 
 
 def _checksum(path: str, files: list[Path]) -> str:

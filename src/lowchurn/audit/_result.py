@@ -21,10 +21,11 @@ from lowchurn.audit._answers import read_answers
 from lowchurn.audit._columns import Columns
 from lowchurn.audit._gate import Evidence, Gate, Verdict, judge
 from lowchurn.audit._inference import FIGURES, Design, Key, Slice, Tally
+from lowchurn.audit._joins import Table
 from lowchurn.audit._pairs import Rows
 from lowchurn.audit._provenance import Provenance
 from lowchurn.audit._review import Review, ReviewPlan, plan_review, review_change
-from lowchurn.audit._sources import Engine, TableLike
+from lowchurn.audit._sources import Engine, Fetched, TableLike
 from lowchurn.audit._statistics import Test
 from lowchurn.audit._summary import notebook, text
 
@@ -34,22 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shift:
-    """How probabilities moved: rows by bins of the old (rows) and the new (columns) probability.
-
-    Examples
-    --------
-    >>> from lowchurn.audit import Shift
-    >>> Shift.from_counts({"old": [0, 1], "new": [1, 1], "n": [3, 2]}, 2, "probability").joint
-    array([[0, 3],
-           [0, 2]])
-    """
+    """How probabilities moved: rows by bins of the old (rows) and the new (columns) probability."""
 
     quantity: str
     edges: np.ndarray
     joint: np.ndarray
 
     @classmethod
-    def from_counts(cls, rows: Mapping[str, list[Any]], bins: int, quantity: str) -> Shift:
+    def from_counts(cls, rows: Fetched, bins: int, quantity: str) -> Shift:
         """From rows of (old bin, new bin, n)."""
         joint = np.zeros((bins, bins), dtype=np.int64)
         for old, new, n in zip(rows["old"], rows["new"], rows["n"], strict=True):
@@ -82,7 +75,7 @@ class Audit:
     rows: Rows
     design: Design
     tallies: dict[Key, Tally]
-    cells: dict[str, list[Any]]
+    cells: Fetched
     judged: tuple[Slice, ...]
     flips: list[dict[str, Any]]
     """A random sample of changed rows."""
@@ -91,7 +84,7 @@ class Audit:
     seconds: float
     sources: tuple[str, str]
     engine: Engine
-    pairs: counts.Table
+    pairs: Table
     soft: dict[str, Estimate] = field(default_factory=dict)
     """``soft_churn`` and the log-loss, Brier score and calibration error before, after and their change."""
     shift: Shift | None = None

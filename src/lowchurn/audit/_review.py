@@ -25,15 +25,7 @@ LEAST_MARGIN = 1e-9  # a smaller one needs more labels than there are people
 
 @dataclass(frozen=True)
 class ReviewPlan:
-    """How many rows to score and how many labels to buy.
-
-    Examples
-    --------
-    >>> from lowchurn.audit import plan_review
-    >>> plan = plan_review(churn=0.03, rows=50_000, disputed=1_500, margin=0.005, power=0.8)
-    >>> plan.labels, plan.rows_to_score, plan.enough_rows
-    (283, 9434, True)
-    """
+    """How many rows to score and how many labels to buy."""
 
     margin: float
     power: float
@@ -167,14 +159,6 @@ class Review:
         """Labels in all at which an estimate would be worth ``size`` rows; infinite if all would not be enough.
 
         With ``m`` of ``D`` disagreements labelled, an estimate is worth ``1 / (a + b (1 / m - 1 / D))`` rows.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from lowchurn.audit import review_change
-        >>> review = review_change(np.repeat([1.0, -1.0], [50, 50]), disputed=400, rows=20_000)
-        >>> review.labels_needed(review.accuracy_change, 2 * review.accuracy_change.effective)
-        200.0
         """
         open_part = 1 / self.labels - 1 / self.disputed if self.labels else 0.0
         if open_part <= 0 or size >= self.full:
@@ -237,7 +221,7 @@ def review_change(
     per_row = share * decisive - change**2
     left = 1 - m / disputed
     sampling = share**2 * float(np.sum(w**2 * (outcomes - mean) ** 2)) / w.sum() ** 2 * left
-    # With few labels that all say the same, the sample shows no variance: fall back on what a label is worth.
+    # With few labels that are all the same, the sample shows no variance: fall back on what a label is worth.
     whole = (1 / size) + share * left / kish
     variance = sampling + per_row / size
     # Never take the sample for more than its labels are worth at no change, c^2 q / m.
@@ -248,7 +232,7 @@ def review_change(
 
     def of_all_rows(part: float) -> Estimate:
         # Which rows were scored, and which disagreements were labelled. One label of either kind is added for the
-        # variance, since few labels that all say the same would show none.
+        # variance, since few labels that are all the same would show none.
         likely = (kish * part + 1) / (kish + 2)
         rate = share * likely
         spread = rate * (1 - rate) / size + share**2 * likely * (1 - likely) * left / kish

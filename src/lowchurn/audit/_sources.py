@@ -6,13 +6,12 @@ from all rows. Nothing in a file is run: views of a database and remote paths ha
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import shutil
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,20 +28,19 @@ from lowchurn._checks import unknown_name
 from lowchurn._files import make_scratch
 from lowchurn.audit import _csv as csv_files
 from lowchurn.audit._exact import MOST_DIGITS, ColumnType, Schema
+from lowchurn.audit._paths import files_to_read, format_of, is_remote, split_path
 
 if TYPE_CHECKING:
     from lowchurn.audit._settings import Settings
 
-CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".csv.zst")
-PARQUET_ENDINGS = (".parquet", ".pq", ".parq")
-DATABASE_ENDINGS = (".duckdb", ".ddb", ".db")
-SHOWN = 5  # names of files in a message
 # A path, or a table of pandas, polars, pyarrow, DuckDB or Ibis, which share no base class.
 TableLike: TypeAlias = Any
+Fetched: TypeAlias = dict[str, list[Any]]  # a small result of the database: values by column
+Connection: TypeAlias = duckdb.DuckDBPyConnection
 
 
 @dataclass
-class Source:
+class Opened:
     """A table that was opened, and what is known of its columns."""
 
     table: ibis.Table
@@ -61,13 +59,12 @@ class Source:
                 raise ValueError(f"audit: column {name!r} {self.uneven[name]}. Write all files with one schema.")
         if not self.written:
             return self.table.select(*names)
-        return self.table.select(**{name: _typed(self.table[name], self.schema[name]) for name in names})
-
-
-def _typed(column: ibis.Column, type: ColumnType) -> ibis.Value:
-    if type.kind == "null":
-        return ibis.null("string")
-    return column.cast(type.dtype)
+        types = {name: self.schema[name] for name in names}
+        typed = {
+            name: ibis.null("string") if type.kind == "null" else self.table[name].cast(type.dtype)
+            for name, type in types.items()
+        }
+        return self.table.select(**typed)
 
 
 class Engine:
@@ -126,11 +123,7 @@ class Engine:
         if self.own:
             self._close()
 
-    def read(self, side: str, source: TableLike) -> ibis.Table:
-        """Any supported source as a table of this engine; the columns of a text file are all text."""
-        return self.open(side, source).table
-
-    def open(self, side: str, source: TableLike) -> Source:
+    def open(self, side: str, source: TableLike) -> Opened:
         """Any supported source, with the types of its columns."""
         if isinstance(source, ibis.Table):
             return _source(source)
@@ -138,7 +131,7 @@ class Engine:
             return self._open_path(side, os.fspath(source))
         return self._open_memory(side, source)
 
-    def _open_memory(self, side: str, source: TableLike) -> Source:
+    def _open_memory(self, side: str, source: TableLike) -> Opened:
         if isinstance(source, duckdb.DuckDBPyRelation):
             # A relation belongs to its own connection and may be read once: bring it over.
             source = source.to_arrow_table()
@@ -170,20 +163,19 @@ class Engine:
         try:
             csv_files.check_names(names)
             with suppress(Exception):
-                return _source(self._hold(_as_arrow(source)))
+                return _source(self.hold(_as_arrow(source)))
             # A column that the database cannot hold does no harm where nobody asks for it.
             unfit = {}
             for name in names:
                 try:
-                    self._hold(_as_arrow(source, [name]))
+                    self.hold(_as_arrow(source, [name]))
                 except Exception as error:
-                    unfit[name] = ColumnType("unknown", dt.unknown, told=_first_line(error))
-            opened = _source(self._hold(_as_arrow(source, [name for name in names if name not in unfit])))
-            return Source(opened.table, opened.schema.with_types(unfit))
+                    unfit[name] = ColumnType("unknown", dt.unknown, reason=_first_line(error))
+            return _source(self.hold(_as_arrow(source, [name for name in names if name not in unfit])), unfit)
         except Exception as error:
             raise ValueError(f"audit: cannot read the {side} table: {_first_line(error)}.") from None
 
-    def _hold(self, table: pa.Table) -> ibis.Table:
+    def hold(self, table: pa.Table) -> ibis.Table:
         """A table in memory as one of the engine's; DuckDB reads it where it lies."""
         if self.backend.name != "duckdb":
             return ibis.memtable(table)
@@ -191,44 +183,40 @@ class Engine:
         self.backend.con.register(name, table)
         return self.backend.table(name)
 
-    def _open_path(self, side: str, path: str) -> Source:
+    def _open_path(self, side: str, path: str) -> Opened:
         if not self.own and self.backend.name != "duckdb":
             raise ValueError(f"audit: give both tables as Ibis tables of {self.backend.name}, got the path {path!r}.")
-        # A file may have :: in its name: what exists is meant literally.
-        name, _, table = (path, "", "") if os.path.exists(path) else path.partition("::")
-        if "://" in name and not os.path.exists(name):
-            if not self.remote:
-                raise ValueError(
-                    f"audit: {path!r} for the {side} table is remote, and the database downloads extensions to read "
-                    "it. Allow it with remote=True, or copy the file."
-                )
-            files = [name]
-        else:
-            files = _files(side, path, name)
+        name, table = split_path(path)
+        if is_remote(name) and not self.remote:
+            raise ValueError(
+                f"audit: {path!r} for the {side} table is remote, and the database downloads extensions to read "
+                "it. Allow it with remote=True, or copy the file."
+            )
+        files = [name] if is_remote(name) else files_to_read(side, path)
+        format = format_of(files[0])
+        if table and format in {"CSV", "Parquet"}:
+            raise ValueError(f"audit: only a DuckDB file has tables by name, got {path!r}.")
         try:
-            kind, ending = _kind(files[0])
-            if kind == "database":
-                return self._open_database(side, name, table)
-            if table:
-                raise ValueError(f"audit: only a DuckDB file has tables by name, got {path!r}.")
-            return self._open_csv(files) if kind == "csv" else self._open_parquet(files)
+            if format == "CSV":
+                return self._open_csv(files)
+            return self._open_parquet(files) if format == "Parquet" else self._open_database(name, table)
         except Exception as error:
             if str(error).startswith("audit: "):
                 raise
-            told = _csv_line(error) if kind == "csv" else _first_line(error)
-            raise ValueError(f"audit: cannot read {path!r} as {ending}: {told}.") from None
+            reason = _csv_line(error) if format == "CSV" else _first_line(error)
+            raise ValueError(f"audit: cannot read {path!r} as {format}: {reason}.") from None
 
-    def _open_csv(self, files: list[str]) -> Source:
+    def _open_csv(self, files: list[str]) -> Opened:
         con, name = self.backend.con, _new_name()
-        if "://" in files[0] and not os.path.exists(files[0]):
+        if is_remote(files[0]):
             names, commas = csv_files.load_remote(con, files[0], name, temporary=not self.own), False
         else:
             names, commas = csv_files.load(con, files, name, temporary=not self.own)
         schema = Schema(names, lambda column: csv_files.column_type(con, name, column, commas))
-        return Source(self.backend.table(name), schema, written=True)
+        return Opened(self.backend.table(name), schema, written=True)
 
-    def _open_parquet(self, files: list[str]) -> Source:
-        local = os.path.exists(files[0])
+    def _open_parquet(self, files: list[str]) -> Opened:
+        local = not is_remote(files[0])
         paths = [csv_files.escape_pattern(f) for f in files] if local else files
         options: dict[str, Any] = {"hive_partitioning": self.partitions}
         if len(paths) > 1:
@@ -242,7 +230,7 @@ class Engine:
             opened.uneven = _uneven(schemas)
         return opened
 
-    def _open_database(self, side: str, path: str, table: str) -> Source:
+    def _open_database(self, path: str, table: str) -> Opened:
         if not table:
             raise ValueError(f"audit: name the table of {path!r}: '{path}::table'.")
         place = os.path.abspath(path) if os.path.exists(path) else path  # the latter is remote
@@ -261,22 +249,19 @@ class Engine:
             )
         if table not in (*tables, *views):
             raise unknown_name("audit", f"table in {path!r}", table, tables)
-        computed = con.execute(
-            f"SELECT column_name FROM duckdb_columns() {where} AND table_name = ? AND is_generated", [table]
+        columns = con.execute(
+            f"SELECT column_name, data_type, is_generated FROM duckdb_columns() {where} AND table_name = ?", [table]
         ).fetchall()
+        computed = [name for name, _, generated in columns if generated]
         if computed and not self.views:
             raise ValueError(
-                f"audit: table {table!r} in {path!r} has computed columns ({', '.join(r[0] for r in computed)}), which "
+                f"audit: table {table!r} in {path!r} has computed columns ({', '.join(computed)}), which "
                 "run an expression of the file. Store their values, or allow them with views=True."
             )
-        opened = _source(self.backend.table(table, database=(catalog, "main")))
-        zoned = con.execute(
-            f"SELECT column_name FROM duckdb_columns() {where} AND table_name = ? AND data_type = ?",
-            [table, "TIME WITH TIME ZONE"],
-        ).fetchall()
-        # Ibis does not tell them from times without a zone.
-        unfit = {name: ColumnType("unknown", dt.unknown, told="a time of day with a zone") for (name,) in zoned}
-        return Source(opened.table, opened.schema.with_types(unfit))
+        # Ibis takes them for times without a zone.
+        zoned = ColumnType("unknown", dt.unknown, reason="a time of day with a zone")
+        unfit = {name: zoned for name, type, _ in columns if type == "TIME WITH TIME ZONE"}
+        return _source(self.backend.table(table, database=(catalog, "main")), unfit)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -305,9 +290,9 @@ class Engine:
             return self.backend.create_table(name, table)
         return table.cache()
 
-    def fetch(self, table: ibis.Table) -> dict[str, list[Any]]:
+    def fetch(self, table: ibis.Table) -> Fetched:
         """A small result as plain Python columns (not pandas: it would turn large integers with gaps into floats)."""
-        result: dict[str, list[Any]] = self.backend.to_pyarrow(table).to_pydict()
+        result: Fetched = self.backend.to_pyarrow(table).to_pydict()
         return result
 
     def fetch_row(self, table: ibis.Table) -> dict[str, Any]:
@@ -326,8 +311,9 @@ def _backend_of(source: TableLike) -> ibis.BaseBackend | None:
     return backends[0] if backends else None
 
 
-def _source(table: ibis.Table) -> Source:
-    return Source(table, Schema.of(dict(table.schema().items())))
+def _source(table: ibis.Table, unfit: Mapping[str, ColumnType] | None = None) -> Opened:
+    """A table with the types of its columns; ``unfit``: those that the database does not have, which cannot be used."""
+    return Opened(table, Schema.of(dict(table.schema().items())).with_types(unfit or {}))
 
 
 def _new_name() -> str:
@@ -360,30 +346,7 @@ def _held_type(type: pa.DataType) -> pa.DataType | None:
     return pa.time64("us") if type == pa.time64("ns") else None
 
 
-def _files(side: str, path: str, name: str) -> list[str]:
-    """The files behind a path: itself, those in a folder, or those that fit a pattern where no such file exists."""
-    if os.path.isdir(name):
-        inside = os.path.join(glob.escape(name), "**", "*.parquet")
-        if found := sorted(f for f in glob.glob(inside, recursive=True) if os.path.isfile(f)):
-            return found
-        raise ValueError(f"audit: cannot read {path!r} for the {side} table: the folder has no .parquet files.")
-    if not os.path.exists(name):
-        if any(c in name for c in "*?[") and (found := sorted(f for f in glob.glob(name, recursive=True))):
-            return found
-        folder = Path(name).absolute().parent
-        near = sorted(p.name for p in folder.glob("*"))[:SHOWN] if folder.is_dir() else []
-        hint = f" That folder holds {', '.join(near)}." if near else " There is no such folder."
-        raise ValueError(f"audit: no file {path!r} for the {side} table.{hint}")
-    if not os.access(name, os.R_OK):
-        raise ValueError(f"audit: no permission to read {path!r} for the {side} table.")
-    if not os.path.isfile(name):
-        raise ValueError(f"audit: {path!r} for the {side} table is no file, and tables are read twice. Copy it to one.")
-    if os.path.getsize(name) == 0:
-        raise ValueError(f"audit: the file {path!r} for the {side} table is empty.")
-    return [name]
-
-
-def _uneven(schemas: dict[str, Any]) -> dict[str, str]:
+def _uneven(schemas: dict[str, pa.Schema]) -> dict[str, str]:
     """Columns that some files lack or have in another type, with the reason."""
     first, *others = schemas
     types = {name: (first, type) for name, type in zip(schemas[first].names, schemas[first].types, strict=True)}
@@ -410,33 +373,13 @@ def _widest(type: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_signed_integer(type) else type
 
 
-def _kind(path: str) -> tuple[str, str]:
-    lower = path.lower()
-    if lower.endswith(CSV_ENDINGS):
-        return "csv", "CSV"
-    if lower.endswith(PARQUET_ENDINGS) or "://" in path:
-        return "parquet", "Parquet"
-    if lower.endswith(DATABASE_ENDINGS):
-        return "database", "a DuckDB database"
-    try:
-        with open(path, "rb") as file:
-            if file.read(4) == b"PAR1":
-                return "parquet", "Parquet"
-    except OSError:
-        pass
-    raise ValueError(
-        f"audit: cannot tell what {path!r} is. Its name should end in one of "
-        f"{', '.join((*PARQUET_ENDINGS, *CSV_ENDINGS, *DATABASE_ENDINGS))}."
-    )
-
-
 def _csv_line(error: Exception) -> str:
     """Where a text file is broken; the database's advice, to skip such rows, is none for an audit."""
     lines = [line.strip() for line in re.split("Possible (?:fixes|Solution)", str(error))[0].splitlines()]
     if "reached an invalid state" in str(error):
         return "it is no valid CSV. Perhaps its lines end in different ways (\\r\\n and \\n): save it with one of them"
-    told = [line.removeprefix("Invalid Input Error: ") for line in lines if line and not line.startswith("Original")]
-    return " ".join((told[0], told[-1]) if len(told) > 1 else told)[:300].rstrip(". ")
+    kept = [line.removeprefix("Invalid Input Error: ") for line in lines if line and not line.startswith("Original")]
+    return " ".join((kept[0], kept[-1]) if len(kept) > 1 else kept)[:300].rstrip(". ")
 
 
 def _first_line(error: Exception) -> str:

@@ -9,10 +9,12 @@ from xml.etree import ElementTree
 
 from lowchurn._display import interval_text, share_text
 from lowchurn._estimates import Estimate
+from lowchurn._html import clean, render
 from lowchurn._terminal import printable
-from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Verdict
+from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Check, Verdict
 
 if TYPE_CHECKING:
+    from lowchurn.audit._inference import Slice
     from lowchurn.audit._result import Audit
     from lowchurn.audit._review import Review
 
@@ -61,7 +63,7 @@ def p_equals(p: float) -> str:
 
 
 def headline(audit: Audit, review: Review | None = None) -> str:
-    """One sentence that says what changed; accuracy comes from a review where rows lack labels, as in the gate."""
+    """One sentence about what changed; accuracy comes from a review where rows lack labels, as in the gate."""
     rows = f"{audit.rows.paired:,}"
     if audit.identical:
         what = "decisions and probabilities" if audit.moved is not None else "decisions"
@@ -93,15 +95,14 @@ def text(audit: Audit, review: Review | None = None) -> str:
     for name, words in SOFT:
         if name in audit.soft and audit.soft[name].defined:
             lines.append(f"  {words:<34} {number_text(audit.soft[name])}")
-    worst = [s for s in audit.slices if s.q_value <= 0.05]
-    for s in sorted(worst, key=lambda s: s.accuracy_change.value)[:5]:
-        lines.append(
-            f"  slice {s.name}: accuracy {interval_text(s.accuracy_change, signed=True)}, q{p_equals(s.q_value)}"
-        )
-    for s in audit.drivers[:5]:
-        lines.append(
-            f"  more flips than chance in {s.name}: {interval_text(s.churn)}, {s.lift:.1f} times the overall rate"
-        )
+    lines += [
+        f"  slice {s.name}: accuracy {interval_text(s.accuracy_change, signed=True)}, q{p_equals(s.q_value)}"
+        for s in _changed_slices(audit)[:5]
+    ]
+    lines += [
+        f"  more flips than chance in {s.name}: {interval_text(s.churn)}, {s.lift:.1f} times the overall rate"
+        for s in audit.drivers[:5]
+    ]
     lines += [f"  note: {note}" for note in audit.notes]
     return "\n".join(map(printable, lines))
 
@@ -112,6 +113,28 @@ def _cell(value: object) -> str:
     for mark in "\\`*_[]|~":
         escaped = escaped.replace(mark, f"\\{mark}")
     return printable(" ".join(escaped.split()))
+
+
+def _table(head: str, rows: list[str]) -> list[str]:
+    return [f"| {row} |" for row in (head, " | ".join("---" for _ in head.split(" | ")), *rows)]
+
+
+def _check_row(check: Check) -> str:
+    signed = check.name == "not_worse_than"
+    if check.name == "min_rows":
+        allowed, shown = f"{check.limit:,.0f}", f"{check.estimate.n:,}"
+    else:
+        allowed = share_text(-check.limit if signed else check.limit, signed)
+        shown = interval_text(check.estimate, signed)
+    for more, noun in ((check.more_rows, "rows"), (check.more_labels, "labels")):
+        if check.outcome == INCONCLUSIVE and math.isfinite(more):
+            shown += f"; about {more:,.0f} more {noun} needed"
+    return f"{check.outcome} | {_cell(check.where)} | `{check.name}` | {allowed} | {shown}"
+
+
+def _changed_slices(audit: Audit) -> list[Slice]:
+    """Slices whose accuracy changed (false-discovery rate of 5 %), the largest fall first."""
+    return sorted((s for s in audit.slices if s.q_value <= 0.05), key=lambda s: s.accuracy_change.value)
 
 
 def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None = None) -> str:
@@ -130,49 +153,21 @@ def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None
     level = f"{audit.confidence:.0%}"
     lines = [f"## Model audit{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit, review), ""]
     if verdict is not None:
-        lines += ["| verdict | where | limit | allowed | measured |", "| --- | --- | --- | --- | --- |"]
-        for check in verdict.checks:
-            signed = check.name == "not_worse_than"
-            counted = check.name == "min_rows"
-            allowed = f"{check.limit:,.0f}" if counted else share_text(-check.limit if signed else check.limit, signed)
-            shown = f"{check.estimate.n:,}" if counted else interval_text(check.estimate, signed)
-            for more, noun in ((check.more_rows, "rows"), (check.more_labels, "labels")):
-                if check.outcome == INCONCLUSIVE and math.isfinite(more):
-                    shown += f"; about {more:,.0f} more {noun} needed"
-            lines.append(f"| {check.outcome} | {_cell(check.where)} | `{check.name}` | {allowed} | {shown} |")
+        lines += _table("verdict | where | limit | allowed | measured", [_check_row(c) for c in verdict.checks])
         lines += ["", *(f"Not judged, too few rows: {_cell(name)}." for name in verdict.unjudged), ""]
-    lines += [f"| figure | value ({level} interval) | rows |", "| --- | --- | --- |"]
-    for name, words, signed in SHARES:
-        lines.append(f"| {words} | {interval_text(getattr(audit, name), signed)} | {getattr(audit, name).n:,} |")
-    lines += [
-        f"| {words} | {number_text(audit.soft[name])} | {audit.soft[name].n:,} |"
-        for name, words in SOFT
-        if name in audit.soft
+    rows = [f"{words} | {shown} | {estimate.n:,}" for words, estimate, shown in figures(audit)]
+    lines += _table(f"figure | value ({level} interval) | rows", rows)
+    rows = [
+        f"{_cell(s.name)} | {s.rows:,} | {interval_text(s.accuracy_change, True)} | {p_text(s.q_value)}"
+        for s in _changed_slices(audit)[:10]
     ]
-    worst = sorted((s for s in audit.slices if s.q_value <= 0.05), key=lambda s: s.accuracy_change.value)[:10]
-    if worst:
-        lines += [
-            "",
-            "Slices whose accuracy changed (false-discovery rate 5%):",
-            "",
-            "| slice | rows | change in accuracy | q |",
-            "| --- | --- | --- | --- |",
-        ]
-        lines += [
-            f"| {_cell(s.name)} | {s.rows:,} | {interval_text(s.accuracy_change, True)} | {p_text(s.q_value)} |"
-            for s in worst
-        ]
-    if audit.drivers:
-        lines += [
-            "",
-            "More flips than chance:",
-            "",
-            "| slice | rows | changed decisions | times the overall rate |",
-            "| --- | --- | --- | --- |",
-        ]
-        lines += [
-            f"| {_cell(s.name)} | {s.rows:,} | {interval_text(s.churn)} | {s.lift:.1f} |" for s in audit.drivers[:10]
-        ]
+    if rows:
+        lines += ["", "Slices whose accuracy changed (false-discovery rate 5%):", ""]
+        lines += _table("slice | rows | change in accuracy | q", rows)
+    rows = [f"{_cell(s.name)} | {s.rows:,} | {interval_text(s.churn)} | {s.lift:.1f}" for s in audit.drivers[:10]]
+    if rows:
+        lines += ["", "More flips than chance:", ""]
+        lines += _table("slice | rows | changed decisions | times the overall rate", rows)
     if review is not None:
         lines += ["", f"Review of the disagreements: {review}"]
     lines += ["", *(f"Note: {_cell(note)}" for note in audit.notes)]
@@ -197,34 +192,18 @@ def _audited(audit: Audit) -> list[str]:
     return [*lines, f"- lowchurn {made.lowchurn}"]
 
 
+def figures(audit: Audit) -> list[tuple[str, Estimate, str]]:
+    """Every figure: what it is, the estimate, and that in words."""
+    shares = [(words, getattr(audit, name), signed) for name, words, signed in SHARES]
+    found = [(words, estimate, interval_text(estimate, signed)) for words, estimate, signed in shares]
+    soft = [(words, audit.soft[name]) for name, words in SOFT if name in audit.soft]
+    return [*found, *((words, estimate, number_text(estimate)) for words, estimate in soft)]
+
+
 def notebook(audit: Audit) -> str:
-    """A small table for notebooks; every text is escaped."""
-    rows = []
-    for name, words, signed in SHARES:
-        estimate = getattr(audit, name)
-        rows.append((words, interval_text(estimate, signed), f"{estimate.n:,}", estimate.method))
-    rows += [
-        (w, number_text(audit.soft[n]), f"{audit.soft[n].n:,}", audit.soft[n].method)
-        for n, w in SOFT
-        if n in audit.soft
-    ]
-    body = "".join(
-        f'<tr><th scope="row" style="text-align:left">{html.escape(row[0])}</th>'
-        + "".join(f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in row[1:])
-        + "</tr>"
-        for row in rows
-    )
-    notes = "".join(f"<li>{html.escape(note)}</li>" for note in audit.notes)
-    heads = "".join(
-        f'<th scope="col" style="text-align:left">{h}</th>'
-        for h in ("figure", f"value ({audit.confidence:.0%} interval)", "rows", "method")
-    )
-    return (
-        f"<div><p><strong>{html.escape(headline(audit))}</strong></p>"
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-        + (f"<ul>{notes}</ul>" if notes else "")
-        + "</div>"
-    )
+    """A small table for notebooks."""
+    values = {"level": f"{audit.confidence:.0%}", "figures": figures(audit), "notes": audit.notes}
+    return render("audit/templates/notebook.html.jinja", headline=headline(audit), **values)
 
 
 def junit(audit: Audit, verdict: Verdict) -> str:
@@ -258,11 +237,11 @@ def junit(audit: Audit, verdict: Verdict) -> str:
     kinds = {FAIL: "failure", INCONCLUSIVE: {"fail": "error", "warn": "skipped", "pass": "system-out"}[policy]}
     for check in verdict.checks:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=_xml(f"lowchurn.gate.{check.where}"), name=check.name
+            suite, "testcase", classname=clean(f"lowchurn.gate.{check.where}"), name=check.name
         )
         if check.outcome == PASS:
             continue
-        kind, words = kinds[check.outcome], _xml(check.words)
+        kind, words = kinds[check.outcome], clean(check.words)
         if kind == "system-out":
             ElementTree.SubElement(case, kind).text = f"{check.outcome}: {words}"
         elif kind == "skipped":
@@ -270,14 +249,6 @@ def junit(audit: Audit, verdict: Verdict) -> str:
         else:
             ElementTree.SubElement(case, kind, message=words, type=check.outcome).text = words
     for name in verdict.unjudged:
-        case = ElementTree.SubElement(suite, "testcase", classname="lowchurn.gate.slices", name=_xml(name))
+        case = ElementTree.SubElement(suite, "testcase", classname="lowchurn.gate.slices", name=clean(name))
         ElementTree.SubElement(case, "skipped", message="fewer rows than min_rows")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
-
-
-def _xml(words: str) -> str:
-    """Characters that XML cannot hold at all are replaced."""
-    return "".join(
-        c if c in "\t\n" or 0x20 <= ord(c) < 0xD800 or 0xE000 <= ord(c) < 0xFFFE or ord(c) > 0xFFFF else "\ufffd"
-        for c in words
-    )

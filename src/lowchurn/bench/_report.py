@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lowchurn._charts import Chart
 from lowchurn._files import check_outputs, real_place, write_files
+from lowchurn._html import render
 from lowchurn.bench._paper import TABLES
 from lowchurn.bench._past_paper import BOTH, dial_tables, dial_variants
 from lowchurn.bench._segments import FINISHED, Row
@@ -28,23 +29,6 @@ from lowchurn.bench._tables import (
     variants,
     win_counts,
 )
-
-STYLE = """
-body { font: 15px/1.5 sans-serif; max-width: 1180px; margin: 2em auto; padding: 0 1em; color: #222; background: #fff; }
-table { border-collapse: collapse; margin: 0.5em 0; font-size: 13px; }
-th, td { padding: 2px 8px; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th { vertical-align: bottom; }
-th.label, td.label { text-align: left; }
-h3 { font-size: 13px; margin: 0; }
-.notes { font-size: 13px; margin: 0.3em 0; }
-td.best { font-weight: bold; }
-.scroll { overflow-x: auto; margin-bottom: 1.5em; }
-figure { margin: 1.5em 0; overflow-x: auto; }
-nav { font-size: 13px; }
-nav a { white-space: nowrap; }
-dt { margin-top: 0.8em; }
-dd { margin: 0 0 0 1.5em; }
-"""
 
 
 def all_tables(rows: list[Row]) -> Iterator[tuple[dict[str, Any], Table]]:
@@ -72,13 +56,12 @@ def all_tables(rows: list[Row]) -> Iterator[tuple[dict[str, Any], Table]]:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure as files: the name of its variant, its own name, and what its SVG and PNG file contain."""
+class Figure:
+    """A chart, the name of its variant and its own."""
 
     variant: str
     name: str
-    svg: bytes
-    png: bytes
+    chart: Chart
 
 
 def write_tables(store: Store, out: Path) -> list[Path]:
@@ -96,25 +79,29 @@ def table_files(tables: list[tuple[dict[str, Any], Table]]) -> dict[str, bytes |
     return files
 
 
-def make_figures(rows: list[Row]) -> list[Picture]:
-    """Every figure that the rows fill."""
+def make_figures(rows: list[Row], tables: list[tuple[dict[str, Any], Table]]) -> list[Figure]:
+    """Every figure that the rows and their tables fill."""
     from lowchurn.bench import _figures as figures
 
     made = []
+    named = {(variant_name(variant), table.name): table for variant, table in tables}
 
-    def add(name: str, chart: Any, variant: dict[str, Any]) -> None:
+    def add(name: str, chart: Chart | None, variant: dict[str, Any]) -> None:
         if chart is not None:
             words = variant_name(variant)
-            made.append(Picture(words, _file_name(f"{name}-{words}"), *figures.rendered(chart)))
+            made.append(Figure(words, _file_name(f"{name}-{words}"), chart))
 
     for variant in variants(rows):
-        some = averages(choose(rows, variant))
         for paper in TABLES[:2]:
-            add(f"{paper.name}-paper", figures.paper_figure(some, variant, paper), variant)
-        for name, part in figures.by_network(some).items():
+            beside = named.get((variant_name(variant), f"{paper.name}-paper"))
+            if beside is not None:
+                add(f"{paper.name}-paper", figures.paper_figure(beside, variant), variant)
+        for name, part in figures.by_network(averages(choose(rows, variant))).items():
             add(f"pareto-{name}", figures.pareto_figure(part, variant), variant)
             add(f"cost-{name}", figures.cost_figure(part, variant), variant)
-        add("ablation", figures.ablation_figure(some, variant), variant)
+        ablation = named.get((variant_name(variant), "ablation"))
+        if ablation is not None:
+            add("ablation", figures.ablation_figure(ablation, variant), variant)
     for variant in dial_variants(rows):
         for network in sorted({row["network"] for row in rows}):
             add(f"dial-{network}", figures.dial_figure(rows, variant, network), variant)
@@ -122,10 +109,11 @@ def make_figures(rows: list[Row]) -> list[Picture]:
     kinds: dict[tuple, list[dict[str, Any]]] = {}
     for variant in dial_variants(rows):
         kinds.setdefault(tuple(value for name, value in variant.items() if name != "scale"), []).append(variant)
-    for variants_of_kind in kinds.values():
+    for alike in kinds.values():
         for network in sorted({row["network"] for row in rows if row["strategy"] == "soup"}):
-            chart = figures.compared_figure(rows, variants_of_kind, network)
-            add(f"dial-compared-{network}", chart, variants_of_kind[0])
+            found = [(variant, named.get((variant_name(variant), f"dial-{network}"))) for variant in alike]
+            chart = figures.compared_figure([(v, table) for v, table in found if table is not None], network)
+            add(f"dial-compared-{network}", chart, alike[0])
     return made
 
 
@@ -133,47 +121,37 @@ def write_report(store: Store, out: Path) -> Path:
     """Write one page with all tables and figures, and these as files beside it: all of them or none."""
     _check_out(store, out)
     rows = table_rows(store)
-    tables, pictures = list(all_tables(rows)), make_figures(rows)
+    tables = list(all_tables(rows))
+    figures = make_figures(rows, tables)
     files: dict[str, bytes | str] = {f"tables/{name}": text for name, text in table_files(tables).items()}
-    for one in pictures:
-        files |= {f"figures/{one.name}.svg": one.svg, f"figures/{one.name}.png": one.png}
-    return _write(store, out, files | {"report.html": _page(rows, tables, pictures)})[-1]
+    for figure in figures:
+        files |= {f"figures/{figure.name}{ending}": figure.chart.rendered(ending) for ending in (".svg", ".png")}
+    return _write(store, out, files | {"report.html": _page(rows, tables, figures)})[-1]
 
 
-def _page(rows: list[Row], tables: list[tuple[dict[str, Any], Table]], pictures: list[Picture]) -> str:
-    failed = [row for row in rows if row["status"] != FINISHED]
-    parts = [
-        f"<p>{len(rows):,} rows, one for each setting and trial, {len(failed):,} of them failed; made by "
-        f"{_words(rows, 'version')} on {_words(rows, 'device')}.</p>"
-    ]
-    if failed:
-        reasons = sorted({row["status"] for row in failed})
-        parts.append("<p>Failures:</p><ul>" + "".join(f"<li>{html.escape(r)}</li>" for r in reasons) + "</ul>")
-    sections: dict[str, list[str]] = {}
-    contents: dict[str, dict[str, list[str]]] = {}
-    for variant, table in tables:
-        name = variant_name(variant)
-        anchor = f"{table.name}-{name}"
-        sections.setdefault(name, []).append(f'<div id="{html.escape(anchor)}">{as_html(table)}</div>')
-        contents.setdefault(name, {}).setdefault("Tables", []).append(_link(anchor, table.name))
-    for one in pictures:
-        anchor = f"figure-{one.name}"
-        picture = f'<figure id="{html.escape(anchor)}">{_inline(one.svg)}</figure>'
-        sections.setdefault(one.variant, []).append(picture)
-        short = one.name.removesuffix(f"-{one.variant}")
-        contents.setdefault(one.variant, {}).setdefault("Figures", []).append(_link(anchor, short))
+def _page(rows: list[Row], tables: list[tuple[dict[str, Any], Table]], figures: list[Figure]) -> str:
     words = {variant_name(variant): _in_words(variant) for variant in (*variants(rows), *dial_variants(rows))}
-    parts.append("<nav><dl>")
-    for name in sections:
-        parts.append(f"<dt>{_link(name, name)}: {words[name]}</dt>")
-        parts += [f"<dd>{kind}: {' · '.join(links)}</dd>" for kind, links in contents[name].items()]
-    parts.append("</dl></nav>")
-    for name, some in sections.items():
-        parts.append(f'<h2 id="{html.escape(name)}">{html.escape(name)}</h2><p>{words[name]}</p>')
-        parts += some
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>lowchurn bench</title>'
-        f"<style>{STYLE}</style></head><body><h1>lowchurn bench</h1>\n" + "\n".join(parts) + "\n</body></html>\n"
+    names = dict.fromkeys([*(variant_name(variant) for variant, _ in tables), *(f.variant for f in figures)])
+    parts = [
+        {
+            "name": name,
+            "words": words[name],
+            "tables": [(f"{table.name}-{name}", table) for variant, table in tables if variant_name(variant) == name],
+            "figures": [
+                (f"figure-{f.name}", f.name.removesuffix(f"-{name}"), f.chart) for f in figures if f.variant == name
+            ],
+        }
+        for name in names
+    ]
+    failed = [row["status"] for row in rows if row["status"] != FINISHED]
+    return render(
+        "bench/templates/report.html.jinja",
+        rows=len(rows),
+        failed=len(failed),
+        failures=sorted(set(failed)),
+        versions=_distinct(rows, "version"),
+        devices=_distinct(rows, "device"),
+        parts_of_page=parts,
     )
 
 
@@ -207,42 +185,16 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "_", name)[:200]
 
 
-def _link(anchor: str, text: str) -> str:
-    return f'<a href="#{html.escape(anchor)}">{html.escape(text)}</a>'
-
-
 def _in_words(variant: dict[str, Any]) -> str:
     features = "standardised" if variant["scale"] else "raw"
     starts = {"warm": "the base's weights", "cold": "fresh weights", BOTH: "where they do better, fresh or the base's"}
     start = starts.get(variant["start"], variant["start"])
-    return html.escape(
+    return (
         f"{features} features; mixup, label smoothing, co-distillation, anchor and distillation start from {start}; "
         f"patience {variant['patience']}, {variant['loss']} loss, at most {variant['epochs_limit']} epochs, "
         f"seed {variant['run_seed']}"
     )
 
 
-def as_html(table: Table) -> str:
-    """A table as a piece of a page."""
-    head = [f'<th class="label">{html.escape(text)}</th>' for text in table.labels]
-    head += [f"<th>{html.escape(text).replace(', ', ',<br>')}</th>" for text in table.columns]
-    lines = []
-    for labels, cells in table.rows:
-        best = table.bold(cells) if table.bold else set()
-        line = [f'<td class="label">{html.escape(text)}</td>' for text in labels]
-        line += [f"<td{' class=best' * (i in best)}>{table.cell(cell)}</td>" for i, cell in enumerate(cells)]
-        lines.append(f"<tr>{''.join(line)}</tr>")
-    notes = f'<p class="notes">{html.escape(" ".join(table.notes))}</p>' if table.notes else ""
-    return (
-        f'<h3>{html.escape(table.caption)}</h3><div class="scroll"><table>'
-        f"<tr>{''.join(head)}</tr>{''.join(lines)}</table>{notes}</div>"
-    )
-
-
-def _words(rows: list[Row], column: str) -> str:
-    return html.escape(", ".join(sorted({row[column] for row in rows if row[column]})))
-
-
-def _inline(svg: bytes) -> str:
-    text = svg.decode()
-    return text[text.index("<svg") :]
+def _distinct(rows: list[Row], column: str) -> list[str]:
+    return sorted({row[column] for row in rows if row[column]})

@@ -29,9 +29,9 @@ class Room:
     def __init__(self, device: str, dtype: str, models: int, jobs: int | None = None) -> None:
         import torch
 
-        from lowchurn.nets._train import _find_device
+        from lowchurn.nets._train import find_device
 
-        self.device = _find_device(device)  # one that is not there is refused before any model fails on it
+        self.device = find_device(device)  # one that is not there is refused before any model fails on it
         self.on_gpu = self.device.type == "cuda"
         self.models = models  # of a trial, besides its base
         self.jobs = jobs

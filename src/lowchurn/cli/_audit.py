@@ -19,11 +19,11 @@ from lowchurn.audit import Audit, Gate, Limits, Review, ReviewPlan, Verdict, jun
 from lowchurn.audit._answers import holds_answers
 from lowchurn.audit._audit import audit_tables
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
-from lowchurn.audit._provenance import files_of
+from lowchurn.audit._paths import files_of
 from lowchurn.audit._settings import NAMES, Origin, Settings, read_config
 from lowchurn.audit._summary import text
 from lowchurn.cli._printing import console_beside, print_line, print_written
-from lowchurn.report._tried import read_frontier
+from lowchurn.report._frontier_file import read_frontier
 
 DEFAULT_CONFIG = "lowchurn.toml"
 LIMITS = tuple(field.name for field in fields(Limits))

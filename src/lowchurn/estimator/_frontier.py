@@ -13,6 +13,8 @@ from lowchurn._display import setting_words
 if TYPE_CHECKING:
     import pandas as pd
 
+from lowchurn._charts import Chart
+
 NAN = math.nan
 NO_INTERVAL = (math.nan, math.nan)
 
@@ -123,13 +125,14 @@ class Frontier(list[Candidate]):
         selection: Selection | None = None,
         max_churn: float | None = None,
         churn: str = "hard",
-    ) -> Any:
-        """Accuracy against churn with intervals: dials as curves, other candidates as points. Needs altair.
+    ) -> Chart:
+        """Accuracy against churn with intervals: dials as curves, other candidates as points.
 
         Parameters
         ----------
         path : path, optional
-            Where to write it as well: ``.svg``, ``.png`` or ``.html`` (one page that loads nothing).
+            Where to write it as well: ``.svg``, ``.png`` or ``.html`` (one page that loads nothing). PNG and HTML need
+            ``pip install "lowchurn[report]"``.
         selection : Selection, optional
             What is served, to mark it: ``model.selection_``.
         max_churn : float, optional
@@ -139,8 +142,8 @@ class Frontier(list[Candidate]):
 
         Returns
         -------
-        altair.LayerChart
-            It shows itself in a notebook.
+        Chart
+            It shows itself in a notebook; ``save`` writes it to a file.
 
         Examples
         --------
@@ -150,8 +153,8 @@ class Frontier(list[Candidate]):
         ...     position = {"parameters": {"toward_base": a}, "dial": a, "dial_parameter": "toward_base"}
         ...     frontier.append(Candidate("soup", **position, accuracy=0.9, churn=0.05 * (1 - a)))
         >>> chart = frontier.plot(max_churn=0.03)
-        >>> chart.to_dict()["title"]["text"]
-        'Accuracy against churn'
+        >>> chart.title, [mark.series for mark in chart.marks if mark.kind == "line"]
+        ('Accuracy against churn', ['soup'])
         >>> Frontier().plot()
         Traceback (most recent call last):
         ...

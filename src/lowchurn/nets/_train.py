@@ -123,7 +123,7 @@ def train(
     if memory_limit is not None:
         check_number("train", "memory_limit", memory_limit, 0, sys.maxsize, open_low=True)
     settings = Settings(
-        device=_find_device(device),
+        device=find_device(device),
         dtype=getattr(torch, dtype),
         batch_size=check_whole("train", "batch_size", batch_size),
         learning_rate=check_number("train", "learning_rate", learning_rate, 0, 1e30),
@@ -307,7 +307,8 @@ def _updated(kept: State, now: State, improved: torch.Tensor) -> State:
     return kept
 
 
-def _find_device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
+    """The device of a name; "auto" is CUDA where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
