@@ -45,7 +45,7 @@ TRAINED = WORDS | {"learners", "nets"}
 CHOSEN = TRAINED | {"selection"}
 FRONT = CHOSEN | {"estimator", "_charts", "_frontier_chart"}
 ALLOWED = {
-    "_checks": set(),
+    "_checks": {"_types"},
     "_types": set(),
     "_display": {"_types", "_estimates"},
     "_json": {"_types"},
@@ -116,6 +116,7 @@ WIDE = {
     "lowchurn.audit._inference.Slice": "a public result: its fields are what a user reads",
     "lowchurn.audit._settings.Settings": "the settings of an audit: one field per key of the TOML file",
     "lowchurn.estimator._frontier.Candidate": "a public result: its fields are the columns of the frontier",
+    "lowchurn.nets.networks.Transformer": "a network: one attribute per layer",
     "lowchurn.report._tried.Record": "a file that may be written by hand: one field per key",
 }
 

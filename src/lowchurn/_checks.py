@@ -13,29 +13,29 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from lowchurn._types import Values
+
 ROUNDING = 1e-6  # how far single precision may carry a probability below 0
 MOST_NAMES = 50  # in a message
 LARGEST_EXACT = 2**53  # float64 holds every whole number up to here
 Array = Any  # a numpy array or torch tensor: anything that array_api_compat supports
 
 
-def as_array(values: Any) -> Array:
+def as_array(values: object) -> Array:
     """Leave arrays of the array API as they are; make numpy arrays of everything else."""
     return values if array_api_compat.is_array_api_obj(values) else np.asarray(values)
 
 
-def as_floats(who: str, name: str, values: Any) -> Array:
+def as_floats(who: str, name: str, values: Values) -> Array:
     """Like :func:`as_array`, but of a floating dtype (integers and booleans become float64)."""
-    values = as_array(values)
-    xp = array_api_compat.array_namespace(values)
-    if isinstance(values, np.ndarray) and values.dtype.kind not in "fiub":
-        raise ValueError(f"{who}: {name} must hold numbers, got dtype {values.dtype}.")
-    if not xp.isdtype(values.dtype, "real floating"):
-        values = xp.astype(values, xp.float64)
-    return values
+    array = as_array(values)
+    xp = array_api_compat.array_namespace(array)
+    if isinstance(array, np.ndarray) and array.dtype.kind not in "fiub":
+        raise ValueError(f"{who}: {name} must hold numbers, got dtype {array.dtype}.")
+    return array if xp.isdtype(array.dtype, "real floating") else xp.astype(array, xp.float64)
 
 
-def as_labels(labels: Any) -> np.ndarray:
+def as_labels(labels: Values) -> np.ndarray:
     """A numpy array of labels in the type that holds them exactly."""
     if hasattr(labels, "to_numpy") and not type(labels).__module__.startswith("pyarrow"):
         # pandas and polars have types of their own; numpy would turn some into float64
@@ -52,7 +52,7 @@ def as_labels(labels: Any) -> np.ndarray:
     return array
 
 
-def to_numpy(values: Any) -> np.ndarray:
+def to_numpy(values: Values) -> np.ndarray:
     """A numpy view or copy of any array, tensors on other devices included."""
     if array_api_compat.is_torch_array(values):
         values = values.detach().cpu()
@@ -86,7 +86,7 @@ def check_share(who: str, name: str, value: float) -> float:
     return check_number(who, name, value, 0, 1, open_low=True, open_high=True)
 
 
-def check_whole(who: str, name: str, value: Any, low: int = 1, high: int = 2**31 - 1) -> int:
+def check_whole(who: str, name: str, value: object, low: int = 1, high: int = 2**31 - 1) -> int:
     """A whole number within limits, as Python's own; True and False are none."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
         raise ValueError(f"{who}: {name} must be a whole number of at least {low}, got {value!r}.")
@@ -95,13 +95,13 @@ def check_whole(who: str, name: str, value: Any, low: int = 1, high: int = 2**31
     return int(value)
 
 
-def check_choice(who: str, name: str, value: Any, choices: Sequence[str]) -> None:
+def check_choice(who: str, name: str, value: object, choices: Sequence[str]) -> None:
     """One of a few words."""
     if value not in choices:
         raise ValueError(f"{who}: {name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
 
 
-def unknown_name(who: str, kind: str, name: Any, known: Iterable[str]) -> ValueError:
+def unknown_name(who: str, kind: str, name: object, known: Iterable[str]) -> ValueError:
     """The error for a name that is not known; it lists the near ones first."""
     names = sorted(map(str, known))
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
@@ -124,13 +124,13 @@ def check_rows(who: str, **arrays: Array) -> int:
     return next(iter(lengths.values()))
 
 
-def check_proba(who: str, name: str, proba: Any) -> Array:
+def check_proba(who: str, name: str, values: Values) -> Array:
     """Rows that are distributions: shape (n, m), finite, not negative, each summing to one.
 
     The sum may be off by 1e-6 in double precision and by 1e-4 in lower ones. Values of up to 1e-6 below 0 are rounding
     and become 0.
     """
-    proba = as_floats(who, name, proba)
+    proba = as_floats(who, name, values)
     if proba.ndim != 2:
         raise ValueError(f"{who}: {name} must have shape (rows, classes), got shape {tuple(proba.shape)}.")
     check_rows(who, **{name: proba})
@@ -167,7 +167,7 @@ def check_weightlike(who: str, name: str, values: Array) -> None:
         raise ValueError(f"{who}: {name} must not be negative, got {float(xp.min(values)):.6g}.")
 
 
-def check_bounded(who: str, name: str, values: Any, bound: float) -> np.ndarray:
+def check_bounded(who: str, name: str, values: Values, bound: float) -> np.ndarray:
     """One value per row in [0, bound], as float64."""
     values = to_numpy(as_floats(who, name, values)).astype(float)
     if values.ndim != 1 or len(values) == 0:
@@ -180,9 +180,9 @@ def check_bounded(who: str, name: str, values: Any, bound: float) -> np.ndarray:
     return values
 
 
-def check_weights(who: str, name: str, weights: Any, rows: int) -> Array:
+def check_weights(who: str, name: str, values: Values, rows: int) -> Array:
     """One finite, non-negative weight per row, not all zero."""
-    weights = as_floats(who, name, weights)
+    weights = as_floats(who, name, values)
     if weights.ndim != 1 or int(weights.shape[0]) != rows:
         raise ValueError(
             f"{who}: {name} must hold one weight for each of {rows} rows, got shape {tuple(weights.shape)}."
@@ -194,9 +194,9 @@ def check_weights(who: str, name: str, weights: Any, rows: int) -> Array:
     return weights
 
 
-def check_class_index(who: str, name: str, y: Any, classes: int) -> Array:
+def check_class_index(who: str, name: str, values: Values, classes: int) -> Array:
     """Integer labels in 0 .. classes - 1."""
-    y = as_array(y)
+    y = as_array(values)
     xp = array_api_compat.array_namespace(y)
     if y.ndim != 1:
         raise ValueError(f"{who}: {name} must hold one label per row, got shape {tuple(y.shape)}.")
@@ -219,9 +219,9 @@ def check_class_index(who: str, name: str, y: Any, classes: int) -> Array:
     return whole
 
 
-def check_labels(who: str, **columns: Any) -> dict[str, Array]:
+def check_labels(who: str, **columns: Values) -> dict[str, Array]:
     """Columns of labels (numbers, booleans or strings) that can be compared with each other."""
-    arrays = {
+    arrays: dict[str, Array] = {
         name: values if array_api_compat.is_array_api_obj(values) else as_labels(values)
         for name, values in columns.items()
     }

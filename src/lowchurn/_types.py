@@ -11,6 +11,15 @@ ArrayLike: TypeAlias = np.ndarray | Sequence[Any]  # what numpy makes an array o
 Rows: TypeAlias = Any  # a table of rows: array, sparse matrix, pandas or polars data frame, which share no base class
 
 
+class AsArray(Protocol):
+    """A tensor or a column of a data frame: numpy makes an array of it."""
+
+    def __array__(self, dtype: Any = ..., /) -> np.ndarray: ...
+
+
+Values: TypeAlias = ArrayLike | AsArray
+
+
 class Classifier(Protocol):
     """An unfitted classifier in scikit-learn's manner."""
 

@@ -23,10 +23,22 @@ from lowchurn._checks import (
     to_numpy,
     unknown_name,
 )
+from lowchurn._types import Rows, Values
 from lowchurn.scoring import Score, get_score
 
+__all__ = [
+    "Flips",
+    "accuracy",
+    "churn",
+    "churn_at_cold_accuracy",
+    "cost_curve",
+    "flips",
+    "pareto_front",
+    "soft_churn",
+]
 
-def churn(base: Any, new: Any, sample_weight: Any = None) -> float:
+
+def churn(base: Values, new: Values, sample_weight: Values | None = None) -> float:
     """The share of rows on which two models decide differently.
 
     Parameters
@@ -46,20 +58,13 @@ def churn(base: Any, new: Any, sample_weight: Any = None) -> float:
     return _share(labels["base"] != labels["new"], sample_weight, "churn")
 
 
-def decide(proba: Any) -> Array:
-    """The class of the largest probability in each row; the first of equals, as scikit-learn decides.
-
-    Examples
-    --------
-    >>> from lowchurn.metrics import decide
-    >>> decide([[0.5, 0.5], [0.3, 0.7]])
-    array([0, 1])
-    """
-    proba = as_array(proba)
-    return array_namespace(proba).argmax(proba, axis=-1)
+def decide(proba: Values) -> Array:
+    """The class of the largest probability in each row; the first of equals, as scikit-learn decides."""
+    array = as_array(proba)
+    return array_namespace(array).argmax(array, axis=-1)
 
 
-def accuracy(y: Any, predicted: Any, sample_weight: Any = None) -> float:
+def accuracy(y: Values, predicted: Values, sample_weight: Values | None = None) -> float:
     """The share of rows that a model decides rightly.
 
     Examples
@@ -72,15 +77,15 @@ def accuracy(y: Any, predicted: Any, sample_weight: Any = None) -> float:
     return _share(labels["y"] == labels["predicted"], sample_weight, "accuracy")
 
 
-def _share(chosen: Array, sample_weight: Any, who: str) -> float:
+def _share(chosen: Array, sample_weight: Values | None, who: str) -> float:
     chosen = to_numpy(chosen)
     if sample_weight is None:
-        return float(np.count_nonzero(chosen) / chosen.shape[0])
-    weights = to_numpy(check_weights(who, "sample_weight", sample_weight, chosen.shape[0]))
+        return float(np.count_nonzero(chosen) / len(chosen))
+    weights = to_numpy(check_weights(who, "sample_weight", sample_weight, len(chosen)))
     return float(weights[chosen].sum() / weights.sum())
 
 
-def soft_churn(base_proba: Any, new_proba: Any, score: str | Score = "log") -> Array:
+def soft_churn(base_proba: Values, new_proba: Values, score: str | Score = "log") -> Array:
     """The divergence from the base's probabilities to the new ones, one value per row; take the mean yourself.
 
     Examples
@@ -131,7 +136,7 @@ class Flips:
         return self.changed / self.n
 
 
-def flips(y: Any, base: Any, new: Any) -> Flips:
+def flips(y: Values, base: Values, new: Values) -> Flips:
     """Sort the changed decisions into broken, fixed and lateral ones.
 
     Examples
@@ -151,7 +156,7 @@ def flips(y: Any, base: Any, new: Any) -> Flips:
     )
 
 
-def churn_at_cold_accuracy(results: Any, method: str, cold: str = "cold") -> float:
+def churn_at_cold_accuracy(results: Rows, method: str, cold: str = "cold") -> float:
     """The paper's metric: the least churn of a method's settings that are at least as accurate as a cold start.
 
     Accuracy and churn are averaged over the runs of each setting first. NaN (the paper's N/A) where no setting
@@ -195,7 +200,7 @@ def churn_at_cold_accuracy(results: Any, method: str, cold: str = "cold") -> flo
     return min((c for a, c in averages[method].values() if a >= needed - 1e-12), default=math.nan)
 
 
-def _averages_by_setting(who: str, results: Any) -> dict[str, dict[Any, tuple[float, float]]]:
+def _averages_by_setting(who: str, results: Rows) -> dict[str, dict[Any, tuple[float, float]]]:
     columns = _columns(who, results, ("method", "setting", "accuracy", "churn"))
     runs: dict[str, dict[Any, list[tuple[float, float]]]] = {}
     for name, setting, acc, chn in zip(*columns, strict=True):
@@ -212,7 +217,7 @@ def _averages_by_setting(who: str, results: Any) -> dict[str, dict[Any, tuple[fl
     }
 
 
-def _columns(who: str, table: Any, names: tuple[str, ...]) -> list[list[Any]]:
+def _columns(who: str, table: Rows, names: tuple[str, ...]) -> list[list[Any]]:
     if isinstance(table, Mapping) or hasattr(table, "columns"):
         present = set(table.keys() if isinstance(table, Mapping) else table.columns)
         columns = [list(table[name]) for name in names if name in present]
@@ -228,24 +233,15 @@ def _columns(who: str, table: Any, names: tuple[str, ...]) -> list[list[Any]]:
     return columns
 
 
-def standard_error(values: Any) -> float:
-    """The standard deviation of the mean; NaN for fewer than two values.
-
-    Examples
-    --------
-    >>> from lowchurn.metrics import standard_error
-    >>> standard_error([1.0, 3.0])
-    1.0
-    """
+def standard_error(values: Values) -> float:
+    """The standard deviation of the mean; NaN for fewer than two values."""
     values = to_numpy(as_floats("standard_error", "values", values))
     if values.ndim != 1:
         raise ValueError(f"standard_error: values must be one-dimensional, got shape {values.shape}.")
-    if values.shape[0] < 2:
-        return math.nan
-    return float(values.std(ddof=1) / math.sqrt(values.shape[0]))
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
-def _check_points(who: str, points: Any) -> np.ndarray:
+def _check_points(who: str, points: Values) -> np.ndarray:
     points = to_numpy(as_floats(who, "points", points))
     if points.ndim != 2:
         raise ValueError(
@@ -257,7 +253,7 @@ def _check_points(who: str, points: Any) -> np.ndarray:
     return points
 
 
-def pareto_front(points: Any) -> np.ndarray:
+def pareto_front(points: Values) -> np.ndarray:
     """Indices of the points that no other point beats, sorted by the first cost.
 
     Costs are to be small: give the error, not the accuracy. A point is beaten by one that is at least as good
@@ -286,7 +282,7 @@ def pareto_front(points: Any) -> np.ndarray:
     return np.asarray(front, dtype=np.intp)
 
 
-def cost_curve(points: Any, weights: Any) -> np.ndarray:
+def cost_curve(points: Values, weights: Values) -> np.ndarray:
     """The least cost ``(1 - w) * error + w * churn`` over the points, for each weight ``w`` of churn.
 
     Parameters
@@ -314,12 +310,7 @@ def cost_curve(points: Any, weights: Any) -> np.ndarray:
         raise ValueError(f"cost_curve: weights must be a list with at least one weight, got shape {weights.shape}.")
     if not ((weights >= 0) & (weights <= 1)).all():
         raise ValueError(f"cost_curve: weights must be in [0, 1], got {weights.min()} to {weights.max()}.")
-    costs = (1 - weights)[:, None] * points[:, 0] + weights[:, None] * points[:, 1]
-    least: np.ndarray = costs.min(axis=1)
-    return least
-
-
-__all__ = ["accuracy", "churn", "churn_at_cold_accuracy", "cost_curve", "flips", "pareto_front", "soft_churn"]
+    return np.asarray(((1 - weights)[:, None] * points[:, 0] + weights[:, None] * points[:, 1]).min(axis=1))
 
 
 class OnDial(Protocol):

@@ -24,6 +24,7 @@ from lowchurn._checks import (
     check_weightlike,
     unknown_name,
 )
+from lowchurn._types import Values
 
 __all__ = ["BrierScore", "LogScore", "Score", "SphericalScore"]
 
@@ -101,7 +102,7 @@ class Score(abc.ABC):
         """
         return None
 
-    def loss(self, y: Any, proba: Any) -> Array:
+    def loss(self, y: Values, proba: Values) -> Array:
         """``phi_y(proba)`` for class indices ``y``: one loss per row.
 
         Examples
@@ -110,15 +111,15 @@ class Score(abc.ABC):
         >>> BrierScore().loss([0, 1], [[1.0, 0.0], [1.0, 0.0]])
         array([0., 2.])
         """
-        proba = check_proba(self._who, "proba", proba)
-        y = check_class_index(self._who, "y", y, int(proba.shape[1]))
-        check_rows(self._who, y=y, proba=proba)
-        xp = array_namespace(proba)
-        classes = xp.arange(int(proba.shape[1]), device=device(proba))
-        chosen = xp.asarray(y, device=device(proba))[:, None] == classes[None, :]
-        return xp.sum(xp.where(chosen, self.phi(proba), xp.zeros_like(proba)), axis=1)
+        v = check_proba(self._who, "proba", proba)
+        index = check_class_index(self._who, "y", y, int(v.shape[1]))
+        check_rows(self._who, y=index, proba=v)
+        xp = array_namespace(v)
+        classes = xp.arange(int(v.shape[1]), device=device(v))
+        chosen = xp.asarray(index, device=device(v))[:, None] == classes[None, :]
+        return xp.sum(xp.where(chosen, self.phi(v), xp.zeros_like(v)), axis=1)
 
-    def divergence(self, u: Any, v: Any) -> Array:
+    def divergence(self, u: Values, v: Values) -> Array:
         """Soft churn from ``u`` (the base) to ``v`` (the new model): zero where they agree, one value per row.
 
         Examples
@@ -129,10 +130,14 @@ class Score(abc.ABC):
         >>> LogScore().divergence([[0.5, 0.5]], [[0.9, 0.1]]).round(4)      # Kullback-Leibler
         array([0.5108])
         """
-        u, v = self._check_pair("u", u, "v", v)
-        return row_dot(u, self.phi(v) - self.phi(u))
+        before, after = check_proba(self._who, "u", u), check_proba(self._who, "v", v)
+        if before.shape != after.shape:
+            raise ValueError(
+                f"{self._who}: u and v must have the same shape, got {tuple(before.shape)} and {tuple(after.shape)}."
+            )
+        return row_dot(before, self.phi(after) - self.phi(before))
 
-    def expected(self, targets: Any, proba: Any) -> Array:
+    def expected(self, targets: Values, proba: Values) -> Array:
         """``sum_y targets_y phi_y(proba)``: the loss against soft targets, one value per row.
 
         Targets need not sum to one (those of :class:`~lowchurn.strategies.Anchor` do not), but must not be negative.
@@ -143,27 +148,18 @@ class Score(abc.ABC):
         >>> LogScore().expected([[0.9, 0.1]], [[0.9, 0.1]]).round(4)       # the entropy
         array([0.3251])
         """
-        proba = check_proba(self._who, "proba", proba)
-        targets = as_floats(self._who, "targets", targets)
-        if targets.shape != proba.shape:
+        v = check_proba(self._who, "proba", proba)
+        soft = as_floats(self._who, "targets", targets)
+        if soft.shape != v.shape:
             raise ValueError(
-                f"{self._who}: targets must have the shape of proba, {tuple(proba.shape)}, got {tuple(targets.shape)}."
+                f"{self._who}: targets must have the shape of proba, {tuple(v.shape)}, got {tuple(soft.shape)}."
             )
-        check_weightlike(self._who, "targets", targets)
-        return row_dot(targets, self.phi(proba))
+        check_weightlike(self._who, "targets", soft)
+        return row_dot(soft, self.phi(v))
 
     @property
     def _who(self) -> str:
         return type(self).__name__
-
-    def _check_pair(self, name_u: str, u: Any, name_v: str, v: Any) -> tuple[Array, Array]:
-        u, v = check_proba(self._who, name_u, u), check_proba(self._who, name_v, v)
-        if u.shape != v.shape:
-            raise ValueError(
-                f"{self._who}: {name_u} and {name_v} must have the same shape, "
-                f"got {tuple(u.shape)} and {tuple(v.shape)}."
-            )
-        return u, v
 
 
 def row_dot(weights: Array, values: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from lowchurn._checks import check_bounded, check_number, check_proba, check_share, check_whole, to_numpy
-from lowchurn._types import ArrayLike
+from lowchurn._types import Values
 from lowchurn.metrics import decide
 from lowchurn.scoring import Score, get_score, row_dot
 
@@ -34,7 +34,7 @@ class OptimalMixture(NamedTuple):
     proba: np.ndarray
 
 
-def optimal_mixture(p: ArrayLike, g: ArrayLike, epsilon: float, score: str | Score = "log") -> OptimalMixture:
+def optimal_mixture(p: Values, g: Values, epsilon: float, score: str | Score = "log") -> OptimalMixture:
     """Proposition 1: the classifier of least risk whose soft churn against ``g`` is at most ``epsilon``.
 
     It is ``lam * p + (1 - lam) * g``. Along that line churn rises and risk falls with ``lam``, so the best one is
@@ -78,7 +78,7 @@ def optimal_mixture(p: ArrayLike, g: ArrayLike, epsilon: float, score: str | Sco
     return OptimalMixture(lam, lam * p + (1 - lam) * g)
 
 
-def lambda_upper_bound(p: ArrayLike, g: ArrayLike, epsilon: float, score: str | Score = "log") -> float:
+def lambda_upper_bound(p: Values, g: Values, epsilon: float, score: str | Score = "log") -> float:
     """Proposition 1's bound on the optimal lambda: ``sqrt(2 epsilon / (alpha E||p - g||_q^2))``.
 
     It may exceed one, where it is no restriction; it is infinite where ``p`` equals ``g``.
@@ -132,7 +132,7 @@ def guaranteed_grid(epsilon: float, bound: float, size: int) -> np.ndarray:
     return np.unique(np.maximum(epsilon / (epsilon + 2 * bound), np.arange(1, size + 1) / size))
 
 
-def anchor_minimizer(p: ArrayLike, alpha: float, eta: float) -> np.ndarray:
+def anchor_minimizer(p: Values, alpha: float, eta: float) -> np.ndarray:
     """Proposition 4: what the anchor loss learns when the base is the truth (distillation learns ``p`` itself).
 
     Examples
@@ -151,7 +151,7 @@ def anchor_minimizer(p: ArrayLike, alpha: float, eta: float) -> np.ndarray:
     return np.asarray(z / z.sum(axis=1, keepdims=True))
 
 
-def generalization_bound(values: ArrayLike, log_covering: float | None, delta: float, bound: float = 1.0) -> float:
+def generalization_bound(values: Values, log_covering: float | None, delta: float, bound: float = 1.0) -> float:
     """Propositions 3 and 8: an upper bound on the mean of churn or loss on new rows, from those on ``n`` rows.
 
     Give one value per row, ``score.divergence(g, h)`` for churn or ``score.loss(y, h)`` for risk; the lower their
@@ -208,8 +208,8 @@ def generalization_bound(values: ArrayLike, log_covering: float | None, delta: f
 
 
 def excess_risk_bound(
-    p: ArrayLike,
-    g: ArrayLike,
+    p: Values,
+    g: Values,
     epsilon: float,
     churn_gap: float,
     score: str | Score = "log",
@@ -256,7 +256,7 @@ def excess_risk_bound(
     return epsilon + churn_gap + slope * float(np.mean(np.abs(p - g).sum(axis=1)))
 
 
-def _check_two(who: str, p: ArrayLike, g: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def _check_two(who: str, p: Values, g: Values) -> tuple[np.ndarray, np.ndarray]:
     p = to_numpy(check_proba(who, "p", p)).astype(float)
     g = to_numpy(check_proba(who, "g", g)).astype(float)
     if p.shape != g.shape:

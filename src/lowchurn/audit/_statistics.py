@@ -16,7 +16,7 @@ from scipy import optimize, special, stats
 
 from lowchurn._checks import check_number
 from lowchurn._estimates import Estimate, critical, tango_score, undefined
-from lowchurn._types import ArrayLike
+from lowchurn._types import Values
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def non_inferiority(
     return Test(f"is the accuracy not worse by {margin:g} or more?", p, n, "score test (Tango), one-sided")
 
 
-def false_discovery(p_values: ArrayLike) -> np.ndarray:
+def false_discovery(p_values: Values) -> np.ndarray:
     """Benjamini and Hochberg's adjusted p-values; undefined ones stay NaN and are not counted."""
     p = np.asarray(p_values, dtype=float)
     q = np.full(p.shape, np.nan)

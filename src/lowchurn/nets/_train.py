@@ -308,6 +308,7 @@ def _updated(kept: State, now: State, improved: torch.Tensor) -> State:
 
 
 def find_device(name: str) -> torch.device:
+    """The device of a name; "auto" is CUDA where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -23,7 +23,7 @@ from scipy.stats import binom
 
 from lowchurn._checks import check_bounded, check_number, check_share
 from lowchurn._estimates import exact_bounds
-from lowchurn._types import ArrayLike
+from lowchurn._types import Values
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Certificate:
         return f"Not certified: {claim} ({seen}). What can be certified is {self.upper_bound:.3g}; {cure}."
 
 
-def churn_upper_bound(values: ArrayLike, confidence: float, bound: float = 1.0) -> float:
+def churn_upper_bound(values: Values, confidence: float, bound: float = 1.0) -> float:
     """An upper bound of the mean churn on new rows, for one model that was fixed before the rows were seen.
 
     Zeros and ones (hard churn, ``bound=1``) get the exact bound of Clopper and Pearson; other values in
@@ -155,7 +155,7 @@ def aim_for_certificate(max_churn: float, confidence: float, rows: int, power: f
 
 
 def certify(
-    values: Mapping[str, ArrayLike],
+    values: Mapping[str, Values],
     max_churn: float,
     confidence: float,
     bound: float = 1.0,
@@ -226,7 +226,7 @@ def certify(
     return certificate, accepted
 
 
-def p_value(values: ArrayLike, max_churn: float, bound: float = 1.0) -> float:
+def p_value(values: Values, max_churn: float, bound: float = 1.0) -> float:
     """The chance of churn this low if the churn on new rows were above ``max_churn``."""
     values = check_bounded("p_value", "values", values, bound)
     if _counts(values, bound):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -21,6 +20,7 @@ from lowchurn._checks import (
     check_weights,
     to_numpy,
 )
+from lowchurn._types import Values
 from lowchurn.scoring import Score, get_score, row_dot
 from lowchurn.strategies import one_hot
 
@@ -51,7 +51,7 @@ class InfeasibleBudget(ValueError):
         self.least_churn = least_churn
 
 
-def select_single(risk: Any, churn: Any, epsilon: float) -> int:
+def select_single(risk: Values, churn: Values, epsilon: float) -> int:
     """The index of the candidate of least risk whose churn is at most ``epsilon``; ties go to less churn.
 
     This is what the paper does in practice. Candidates whose risk or churn is NaN are never chosen.
@@ -108,7 +108,7 @@ class Mixture:
     churn: float
     multiplier: float
 
-    def proba(self, candidates: Any) -> np.ndarray:
+    def proba(self, candidates: Values) -> np.ndarray:
         """Average the candidates' probabilities, shape (L, n, m), into those that are served, shape (n, m)."""
         candidates = to_numpy(as_array(candidates))
         if candidates.ndim != 3 or candidates.shape[0] != self.weights.shape[0]:
@@ -119,7 +119,12 @@ class Mixture:
 
 
 def combine(
-    proba: Any, y: Any, base_proba: Any, epsilon: float, score: str | Score = "log", sample_weight: Any = None
+    proba: Values,
+    y: Values,
+    base_proba: Values,
+    epsilon: float,
+    score: str | Score = "log",
+    sample_weight: Values | None = None,
 ) -> Mixture:
     """Algorithm 1's last step: the mixture of candidates of least risk whose soft churn is at most ``epsilon``.
 
@@ -172,7 +177,7 @@ def combine(
     return program.solve(epsilon)
 
 
-def _check_candidates(proba: Any, y: Any, base_proba: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _check_candidates(proba: Values, y: Values, base_proba: Values) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     who = "combine"
     base_proba = to_numpy(check_proba(who, "base_proba", base_proba)).astype(float)
     n, m = base_proba.shape

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from lowchurn._checks import check_choice, check_number, check_proba, to_numpy
+from lowchurn._types import Values
 
 DIGITS = 3  # a finer lambda changes nothing that held-out rows could show
 STEPS = 2048
 
 
-def predicted_lambda(plain_proba: Any, base_proba: Any, keeps: Callable[[np.ndarray], bool]) -> float:
+def predicted_lambda(plain_proba: Values, base_proba: Values, keeps: Callable[[np.ndarray], bool]) -> float:
     """The largest lambda whose predicted mixture ``keeps`` a rule that the base keeps, by bisection."""
     plain, base = (to_numpy(check_proba("predicted_lambda", "proba", p)) for p in (plain_proba, base_proba))
     if keeps(plain):
