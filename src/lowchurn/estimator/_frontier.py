@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowchurn._charts import ENDINGS, Chart
+from lowchurn._checks import check_choice, check_number
 from lowchurn._display import setting_words
 
 if TYPE_CHECKING:
     import pandas as pd
-
-from lowchurn._charts import Chart
 
 NAN = math.nan
 NO_INTERVAL = (math.nan, math.nan)
@@ -160,9 +160,26 @@ class Frontier(list[Candidate]):
         ...
         ValueError: Frontier.plot: there must be a candidate with a measured accuracy and churn, got 0 without...
         """
-        from lowchurn.estimator._plot import plot_frontier
+        from lowchurn._frontier_chart import frontier_chart, read_tried
 
-        return plot_frontier(self, path, None if selection is None else selection.served, max_churn, churn)
+        who = "Frontier.plot"
+        check_choice(who, "churn", churn, ("hard", "soft"))
+        if max_churn is not None:
+            check_number(who, "max_churn", max_churn, 0, math.inf)
+        if path is not None and Path(path).suffix not in ENDINGS:
+            raise ValueError(f"{who}: path must end in {', '.join(ENDINGS)}, got {str(path)!r}.")
+        asked = {"max_churn": max_churn, "churn": churn}
+        served = {"served": None if selection is None else selection.served}
+        tried = read_tried({"frontier": self, "parameters": asked, "selection": served}, who=who)
+        if not tried.drawn:
+            raise ValueError(
+                f"{who}: there must be a candidate with a measured accuracy and churn, got {len(self)} without. "
+                "Fit with a base: without one there is no churn."
+            )
+        chart = frontier_chart(tried)
+        if path is not None:
+            chart.save(path)
+        return chart
 
     def __repr__(self) -> str:
         head = ["strategy", "setting", "risk", "accuracy", "churn", "broken", "status", "reason"]
