@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowchurn._charts import Chart
 from lowchurn._display import setting_words
+from lowchurn._frontier_chart import plot_frontier
 
 if TYPE_CHECKING:
     import pandas as pd
-
-from lowchurn._charts import Chart
-from lowchurn._frontier_chart import plot_frontier
 
 NAN = math.nan
 NO_INTERVAL = (math.nan, math.nan)

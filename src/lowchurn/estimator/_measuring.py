@@ -270,7 +270,7 @@ def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, sta
     if not rows_are_new and lost - won > 3 * math.sqrt(lost + won):  # three standard errors of the paired difference
         warnings.warn(
             f"{WHO}: the base is clearly more accurate on the held-out rows than a plain retrain. It was probably "
-            "trained on some of them, and then churn and accuracy there say little about new rows. "
+            "trained on some of them, and then churn and accuracy there mean little for new rows. "
             "Say which rows are new with new=.",
             stacklevel=stacklevel + 1,
         )

@@ -5,7 +5,7 @@ decides, its ``predict_proba`` gives probabilities. A native form is for saving 
 
 Classes that the base never saw get probability 0. Classes that are gone are left out and the rest of the row is scaled
 up to sum to one (evenly spread where nothing is left); a decision for such a class counts as changed, whatever the new
-model says. Hard labels become rows of zeros and a one.
+model decides. Hard labels become rows of zeros and a one.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def find_base(base: Any, load: Callable[[Path], Any], classes: ArrayLike | None 
     if not isinstance(base, str | Path):
         if is_network(base):
             raise ValueError(
-                f"{WHO}: base must be a fitted classifier, got a torch module, which does not say its classes. "
+                f"{WHO}: base must be a fitted classifier, got a torch module, which has no names for its classes. "
                 "Wrap it: NetworkClassifier.wrap(module, classes, features)."
             )
         if not _answers(base):

@@ -123,6 +123,12 @@ def saved_form(model: Any) -> BehindPreprocessing:
         return found
     native = None if found is None else _native(found.model)
     if found is not None and native is not None:
+        if _has_threshold(model):  # the native form would decide by its largest probability
+            raise ValueError(
+                f"save: the base is a part of what is served, and a {type(model).__name__} of a "
+                f"{type(found.model).__name__} cannot be written to this file. Raise max_churn=, so that a trained "
+                "model keeps it alone."
+            )
         return BehindPreprocessing(found.preprocessing, native, getattr(model, "feature_names_in_", None))
     if isinstance(model, Pipeline) and _has_own_files(model[-1]):  # the names of its columns are written as well
         return BehindPreprocessing(model[:-1], model[-1], getattr(model, "feature_names_in_", None))
@@ -132,6 +138,12 @@ def saved_form(model: Any) -> BehindPreprocessing:
             "file. Raise max_churn=, so that a trained model keeps it alone, or give the base as one fitted estimator."
         )
     return BehindPreprocessing(None, model)
+
+
+def _has_threshold(model: Any) -> bool:
+    while type(model).__name__ == "FrozenEstimator":
+        model = model.estimator
+    return type(model).__name__ in ("FixedThresholdClassifier", "TunedThresholdClassifierCV")
 
 
 def _native(model: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Every row gets a random key from a hash of its values, its label and its turn among equal rows. So the split is random
 (equal rows get keys of their own), it does not change when rows are shuffled, and a whole-number weight is the
-same as that many copies of the row, as scikit-learn's contract says.
+same as that many copies of the row, as in scikit-learn's contract.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def take_rows(
 
 
 def held_out_rows(n: int, max_churn: float | None, confidence: float | None) -> tuple[int, int]:
-    """How many rows to choose on and to certify on, where the caller does not say.
+    """How many rows to choose on and to certify on, where the caller does not choose.
 
     Enough to know a churn at the budget to a tenth of it, but at most a fifth of all rows, and at least so many that
     one changed row is within the budget; a certificate takes what it needs at three fifths of the budget, again at most
@@ -241,7 +241,7 @@ def split_for_budget(
     held_out: np.ndarray | None,
     seed: int,
 ) -> Split:
-    """Rows to train on, to choose on and to certify with, as many as the budget needs or the caller says."""
+    """Rows to train on, to choose on and to certify with, as many as the budget needs or the caller wants."""
     n = int(weight.sum()) if weight is not None and whole_numbers(weight) else len(index)
     choose_rows, certify_rows = held_out_rows(n, max_churn, confidence)
     if validation_fraction is not None:
