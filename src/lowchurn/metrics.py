@@ -26,16 +26,7 @@ from lowchurn._checks import (
 from lowchurn._types import Rows, Values
 from lowchurn.scoring import Score, get_score
 
-__all__ = [
-    "Flips",
-    "accuracy",
-    "churn",
-    "churn_at_cold_accuracy",
-    "cost_curve",
-    "flips",
-    "pareto_front",
-    "soft_churn",
-]
+__all__ = ["accuracy", "churn", "churn_at_cold_accuracy", "cost_curve", "flips", "pareto_front", "soft_churn"]
 
 
 def churn(base: Values, new: Values, sample_weight: Values | None = None) -> float:

@@ -152,7 +152,7 @@ def test_continued_boosting_starts_at_the_base_and_learns_on(estimator, m):
     labels = np.arange(m)
     base = clone(estimator).fit(X[:200], y[:200])
     learner = learner_for(estimator, labels)
-    assert learner.cannot(Distill(start="warm"), base) == ""
+    assert learner.cannot(Distill(start="warm"), base) is None
     given = base.predict_proba(X)
     imitate = learner.fit(X, Job(given, Distill(lam=0.0, start="warm")), base)
     np.testing.assert_allclose(imitate.predict_proba(X), given, atol=2e-3)  # nothing to learn: it stays
@@ -180,7 +180,7 @@ def test_scikit_learns_own_warm_starts(estimator):
     X, y = rng.normal(size=(200, 3)), np.repeat([0, 1], 100)
     base = clone(estimator).fit(X, y)
     learner = learner_for(estimator, [0, 1])
-    assert learner.cannot(WarmStart(), base) == ""
+    assert learner.cannot(WarmStart(), base) is None
     model = learner.fit(X, Job(np.eye(2)[y], WarmStart(), seed=0), base)
     if hasattr(base, "estimators_"):
         assert len(model.estimators_) == 10

@@ -13,8 +13,9 @@ from lightgbm import LGBMClassifier, LGBMRegressor
 from xgboost import XGBClassifier, XGBRegressor
 
 import lowchurn.learners._catboost as catboost
-from lowchurn.learners import NATIVE_ENDINGS, Job, blueprint, learner_for, native_model
-from lowchurn.learners._boosting import Stage
+from lowchurn.learners import Job, blueprint, learner_for, native_model
+from lowchurn.learners._boosted import Stage
+from lowchurn.learners._native import NATIVE_ENDINGS
 from lowchurn.learners._trees import check_lightgbm, check_xgboost
 from lowchurn.strategies import Distill, WarmStart
 
@@ -69,7 +70,7 @@ def test_a_file_has_the_probabilities_of_the_model_that_wrote_it(tmp_path, name,
         named = native_model(path, classes=list("pqr")[:m])
         assert named.predict(rows).tolist() == np.array(list("pqr"))[model.predict(rows)].tolist()
         learner = learner_for(estimator, range(m))
-        assert learner.cannot(WarmStart(), read) == ""
+        assert learner.cannot(WarmStart(), read) is None
         given = model.predict_proba(rows).astype(float)
         given /= given.sum(axis=1, keepdims=True)
         onward = learner.fit(rows, Job(given, Distill(lam=0, start="warm")), read)
@@ -86,7 +87,7 @@ def test_files_of_catboost_have_labels_and_parameters(tmp_path, monkeypatch):
     assert not made.is_fitted()
     expected = {"iterations": 8, "depth": 3, "random_seed": 3, "cat_features": ["word"]}
     assert {k: v for k, v in made.get_params().items() if k in expected} == expected
-    assert learner_for(made, labels, read).cannot(WarmStart(), read) == ""
+    assert learner_for(made, labels, read).cannot(WarmStart(), read) is None
     monkeypatch.setattr(catboost, "TRIAL", "a file is tried once")
     assert native_model(tmp_path / "model.cbm", classes=["no", "yes"]).classes_.tolist() == ["no", "yes"]
     with pytest.raises(ValueError, match=r"has the classes \['no', 'yes'\], and classes are \['a', 'b'\]"):

@@ -1,6 +1,7 @@
 """Native files of LightGBM and XGBoost: what the libraries write passes, what would crash them is refused."""
 
 import functools
+import json
 import warnings
 
 import numpy as np
@@ -10,7 +11,7 @@ from lightgbm import LGBMClassifier
 from xgboost import XGBClassifier
 
 from lowchurn.estimator._archive import model_from_files, model_to_files
-from lowchurn.learners._boosting import BoostedModel, Stage
+from lowchurn.learners._boosted import BoostedModel, Stage
 from lowchurn.learners._lightgbm import LightGBMModel
 from lowchurn.learners._trees import Damaged, check_lightgbm, check_xgboost, read_ubjson
 from lowchurn.learners._xgboost import XGBoostModel
@@ -112,6 +113,16 @@ def test_xgboost_trees_that_would_crash_are_refused():
     for cut in (0, 1, 10, len(data) // 2, len(data) - 1):
         with pytest.raises(ValueError, match="load: "):
             model_from_files("xgboost", {**files, "stage0": data[:cut]})
+
+
+def test_a_leaf_that_lacks_one_of_its_values_is_refused():
+    """XGBoost reads as many values per leaf as there are classes, and past the end of the list for the last one."""
+    model = XGBClassifier(n_estimators=1, max_depth=2, n_jobs=1, multi_strategy="multi_output_tree").fit(NUMBERS, Y)
+    found = json.loads(bytes(model.get_booster().save_raw("json")))
+    check_xgboost(json.dumps(found).encode())
+    del found["learner"]["gradient_booster"]["model"]["trees"][0]["leaf_weights"][-1]
+    with pytest.raises(Damaged, match="leaves without value"):
+        check_xgboost(json.dumps(found).encode())
 
 
 def test_a_key_that_is_there_twice_is_refused():

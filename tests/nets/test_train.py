@@ -450,6 +450,19 @@ def test_settings_of_a_training_are_checked(change):
         train(fcn(4, inputs=2, classes=2), np.eye(3)[:, :2], [task], **({"device": "cpu"} | change))
 
 
+def test_tasks_may_come_from_a_generator():
+    """Arrays are checked once by their identity, which another array may take over once the first is gone."""
+    X = np.eye(6)
+
+    def task(k):
+        return Task(np.array([k, 5]), np.eye(2)[[k % 2, 0]], np.array([k]), np.eye(2)[[k % 2]], seed=1)
+
+    options = {"epochs": 2, "device": "cpu", "dtype": "float64"}
+    listed, made = (train(fcn(4, inputs=6, classes=2), X, tasks, **options)
+                    for tasks in ([task(k) for k in range(5)], (task(k) for k in range(5))))  # fmt: skip
+    assert listed.loss.tolist() == made.loss.tolist()
+
+
 @pytest.mark.parametrize("kind", [">f4", "longdouble", "object"])
 def test_rows_of_every_type_of_number_are_read(kind):
     X = np.eye(3)[:, :2]

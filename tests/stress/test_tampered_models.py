@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import lowchurn
-from tests.test_model_files import LEARNERS, X, packed, saved, tampered, unpacked
+from tests.model_files.files import LEARNERS, X, packed, saved, tampered, unpacked
 
 pytestmark = pytest.mark.stress
 

@@ -1,4 +1,4 @@
-"""What is trained: takes soft targets, gives probabilities. One file a library.
+"""What is trained: takes soft targets, returns models with probabilities. One file per library.
 
 ``ALL`` lists the learners, the general one last; ``learner_for`` takes the first that handles an estimator.
 """
@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from lowchurn._types import ArrayLike, Classifier
 from lowchurn.learners._catboost import CatBoostLearner
 from lowchurn.learners._learner import Job, Learner
 from lowchurn.learners._lightgbm import LightGBMLearner
-from lowchurn.learners._native import NATIVE_ENDINGS, native_model
-from lowchurn.learners._sklearn import RowsLearner, fit_soft
+from lowchurn.learners._native import native_model
+from lowchurn.learners._sklearn import RowsLearner
 from lowchurn.learners._torch import NetworkClassifier, TorchLearner
 from lowchurn.learners._xgboost import XGBoostLearner
 
 ALL: tuple[type[Learner], ...] = (LightGBMLearner, XGBoostLearner, CatBoostLearner, TorchLearner, RowsLearner)
 
 
-def learner_for(estimator: Any, classes: Any, base: Any = None) -> Learner:
+def learner_for(estimator: Any, classes: ArrayLike, base: Any = None) -> Learner:
     """Return the learner that trains an estimator on soft targets.
 
     Parameters
@@ -47,7 +48,7 @@ def learner_for(estimator: Any, classes: Any, base: Any = None) -> Learner:
     )
 
 
-def blueprint(base: Any) -> Any:
+def blueprint(base: Any) -> Classifier:
     """Return an unfitted estimator of a fitted model's own kind and with its settings.
 
     Unlike :func:`sklearn.base.clone` it keeps what only the fitted model contains: the categorical features that

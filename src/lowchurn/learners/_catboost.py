@@ -13,16 +13,21 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.utils import _safe_indexing
 
 from lowchurn._model_files import Refused
-from lowchurn.learners._boosting import BoostedModel, BoostingLearner, Stage, first_given
-from lowchurn.learners._learner import extra_missing
+from lowchurn._types import Rows
+from lowchurn.learners._boosted import BoostedModel, Stage
+from lowchurn.learners._boosting import BoostingLearner, Data, first_given
+from lowchurn.learners._learner import installed
 from lowchurn.learners._sklearn import soft_rows
 from lowchurn.learners._trees import reading, require
+
+if TYPE_CHECKING:
+    from catboost import CatBoost, CatBoostClassifier
 
 ROUNDS = ("iterations", "n_estimators", "num_boost_round", "num_trees")
 STOPPING = ("early_stopping_rounds", "od_wait", "od_type", "od_pval", "use_best_model")
@@ -53,18 +58,15 @@ TRIED: set[bytes] = set()  # checksums of what this process has tried, or writte
 class CatBoostModel(BoostedModel):
     """Models of CatBoost whose raw scores add up."""
 
-    def stage_scores(self, stage: Stage, X: Any) -> np.ndarray:
-        return self._ask(stage, X, "RawFormulaVal")
+    library = "catboost"
 
-    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
-        return self._ask(stage, X, "Probability")
-
-    def _ask(self, stage: Stage, X: Any, kind: str) -> np.ndarray:
+    def ask(self, stage: Stage, X: Rows, raw: bool) -> np.ndarray:
         threads = -1 if self.thread_count is None else self.thread_count
+        kind = "RawFormulaVal" if raw else "Probability"
         return np.asarray(stage.booster.predict(X, prediction_type=kind, thread_count=threads))
 
     @staticmethod
-    def booster_bytes(booster: Any) -> bytes:
+    def booster_bytes(booster: CatBoost) -> bytes:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model.cbm")
             booster.save_model(path)
@@ -74,33 +76,31 @@ class CatBoostModel(BoostedModel):
 
     @classmethod
     def from_files(cls, files: dict[str, bytes]) -> Self:
-        _library("load")
+        installed("load", cls.library, "boosting")
         stages = [data for name, data in files.items() if name.startswith("stage")]
         with reading("load", "a stage of the model"):
             for data in stages:
-                check_header(data)
+                cls.check(data)
         try_reading("load: a stage of the model", stages)
         return super().from_files(files)
 
     @staticmethod
-    def booster_from(data: bytes) -> Any:
-        catboost = _library("load")
-        with reading("load", "a stage of the model"):
-            return catboost.CatBoostClassifier().load_model(blob=data)
+    def check(data: bytes) -> None:
+        size = int.from_bytes(data[4:8], "little")
+        require(data[:4] == b"CBM1" and 0 < size <= len(data) - 8, "it is cut short, or no file of CatBoost")
+
+    @staticmethod
+    def parse(library: Any, data: bytes) -> CatBoost:
+        return library.CatBoostClassifier().load_model(blob=data)
 
 
 class CatBoostLearner(BoostingLearner):
-    """CatBoost: native soft labels for two classes, weighted rows for more; continued boosting from a base.
-
-    Examples
-    --------
-    >>> from lowchurn.learners._catboost import CatBoostLearner
-    >>> CatBoostLearner.name
-    'catboost'
-    """
+    """CatBoost: native soft labels for two classes, weighted rows for more; continued boosting from a base."""
 
     name = "catboost"
     model = CatBoostModel
+    classifier = "CatBoostClassifier"
+    endings = (".cbm",)
     seeds = ("random_seed", "random_state")
     takes_any_seed = True
     rounds_names = ROUNDS
@@ -110,16 +110,11 @@ class CatBoostLearner(BoostingLearner):
     starts_itself = True
 
     @classmethod
-    def handles(cls, estimator: Any) -> bool:
-        library = sys.modules.get("catboost")
-        return library is not None and isinstance(estimator, library.CatBoostClassifier)
-
-    @classmethod
-    def unfitted(cls, estimator: Any) -> Any:
+    def unfitted(cls, estimator: CatBoostClassifier) -> CatBoostClassifier:
         return _made(estimator, {})
 
     @classmethod
-    def blueprint(cls, base: Any) -> Any:
+    def blueprint(cls, base: CatBoostClassifier) -> CatBoostClassifier:
         made = super().blueprint(base)
         if isinstance(base, cls.model) or not base.is_fitted():
             return made
@@ -136,23 +131,24 @@ class CatBoostLearner(BoostingLearner):
         return _made(made, changed)
 
     @classmethod
-    def rounds_of(cls, base: Any) -> int | None:
-        if not base.is_fitted():
+    def rounds_of(cls, base: CatBoostClassifier) -> int | None:
+        if not cls.is_fitted(base):
             return None
         asked = base.get_all_params().get("iterations", cls.rounds_in(base))  # get_params may be those of no training
         return int(base.tree_count_) if 0 < base.tree_count_ < asked else None
 
     @classmethod
-    def stops_early(cls, estimator: Any) -> bool:
+    def stops_early(cls, estimator: CatBoostClassifier) -> bool:
         given = estimator.get_params()
         return any(given.get(name) for name in STOPPING)
 
     @classmethod
-    def with_rounds(cls, estimator: Any, rounds: int) -> Any:
+    def with_rounds(cls, estimator: CatBoostClassifier, rounds: int) -> CatBoostClassifier:
         name = next((name for name in ROUNDS if name in estimator.get_params()), ROUNDS[0])
         return _made(estimator, {name: rounds} | dict.fromkeys(STOPPING))
 
-    def fit_labels(self, estimator: Any, X: Any, y: np.ndarray, weight: Any, held_out: Any = None) -> Any:
+    def fit_labels(self, estimator: CatBoostClassifier, data: Data, held_out: Data | None = None) -> CatBoostClassifier:
+        X, y, weight = data
         weights = estimator.get_params().get("class_weights")
         changed = self._quiet(estimator) | dict.fromkeys(LABELS)
         if isinstance(weights, dict):  # by label, and y are the places of the labels
@@ -162,30 +158,36 @@ class CatBoostLearner(BoostingLearner):
             return estimator.fit(X, y, sample_weight=weight)
         return estimator.fit(X, y, sample_weight=weight, eval_set=held_out[:2], use_best_model=True)
 
-    def booster_in(self, fitted: Any) -> Any:
+    @classmethod
+    def is_fitted(cls, base: CatBoostClassifier) -> bool:
+        return bool(base.is_fitted())
+
+    @classmethod
+    def booster_of(cls, fitted: CatBoostClassifier) -> CatBoost:
         return fitted
 
     def fit_soft(
-        self, estimator: Any, X: Any, targets: np.ndarray, weight: Any, scores: Any, *, continued: bool
-    ) -> Any:
+        self, estimator: CatBoostClassifier, data: Data, scores: np.ndarray | None, *, continued: bool
+    ) -> CatBoost:
         import catboost
 
+        X, targets, weight = data
         given = _made(estimator, self._quiet(estimator)).get_params()
         parameters = {k: v for k, v in given.items() if k not in OWN | LABELS | set(KINDS)}
         kinds = {k: given[k] for k in KINDS if k in given}
         if len(self.classes) == 2:
             parameters["loss_function"] = "CrossEntropy"
             baseline = None if scores is None else scores[:, 0]
-            data = catboost.Pool(X, label=targets[:, 1], weight=weight, baseline=baseline, **kinds)
+            pool = catboost.Pool(X, label=targets[:, 1], weight=weight, baseline=baseline, **kinds)
         else:
             parameters.update(loss_function="MultiClass", classes_count=len(self.classes))
             row, column, share = soft_rows(targets, weight)
             baseline = None if scores is None else scores[row]
-            data = catboost.Pool(_safe_indexing(X, row), label=column, weight=share, baseline=baseline, **kinds)
-        return catboost.CatBoost(parameters).fit(data)
+            pool = catboost.Pool(_safe_indexing(X, row), label=column, weight=share, baseline=baseline, **kinds)
+        return catboost.CatBoost(parameters).fit(pool)
 
     @staticmethod
-    def _quiet(estimator: Any) -> dict[str, Any]:
+    def _quiet(estimator: CatBoostClassifier) -> dict[str, Any]:
         """Parameters that keep the terminal and the folder clean, where the estimator has no other wish."""
         given = estimator.get_params()
         quiet = {} if {"verbose", "silent", "logging_level", "verbose_eval"} & set(given) else {"verbose": False}
@@ -202,47 +204,34 @@ class CatBoostLearner(BoostingLearner):
         return super().weights_of_classes(given, mass)
 
     @classmethod
-    def read_native(cls, who: str, path: Path, data: bytes) -> Any:
-        catboost, name = _library(who), repr(str(path))
+    def read_native(cls, who: str, path: Path, data: bytes) -> CatBoostClassifier:
+        catboost, name = installed(who, cls.model.library, "boosting"), repr(str(path))
         with reading(who, name):
-            check_header(data)
+            cls.model.check(data)
         try_reading(f"{who}: {name}", [data])
         with reading(who, name):
             model = catboost.CatBoostClassifier().load_model(path)  # by its path: bytes come without parameters
-            loss = str(model.get_all_params().get("loss_function", "")).partition(":")[0]
+            loss = loss_of(model)
             require(loss in CLASSIFIERS, f"its loss is {loss}, which is not that of a classifier")
             return model
 
     @classmethod
-    def stages_of(cls, base: Any) -> CatBoostModel | None:
-        if not base.is_fitted():
-            return None
-        loss = str(base.get_all_params().get("loss_function", "")).partition(":")[0]
-        if loss not in LOSSES:
+    def check_scores(cls, base: CatBoostClassifier) -> None:
+        if (loss := loss_of(base)) not in LOSSES:
             raise ValueError(f"its probabilities are not those of its scores (loss {loss or 'unknown'})")
         if len(base.classes_) == 2 and base.get_probability_threshold() != 0.5:
             raise ValueError("it decides at a threshold of its own")
-        return CatBoostModel([Stage(base)], base.classes_, threads=first_given(base.get_params(), cls.thread_names))
 
 
-def _made(estimator: Any, changed: dict[str, Any]) -> Any:
-    """An unfitted estimator with changed parameters, without those that are None (CatBoost has no unset ones)."""
+def loss_of(model: CatBoostClassifier) -> str:
+    """Return the name of the loss that a model was trained with; empty where it is unknown."""
+    return str(model.get_all_params().get("loss_function", "")).partition(":")[0]
+
+
+def _made(estimator: CatBoostClassifier, changed: dict[str, Any]) -> CatBoostClassifier:
+    """Return an unfitted estimator with changed parameters, without those that are None, which CatBoost refuses."""
     given = estimator.get_params() | changed
     return type(estimator)(**{k: v for k, v in given.items() if v is not None})
-
-
-def _library(who: str) -> Any:
-    try:
-        import catboost
-    except ImportError:
-        raise extra_missing(who, "catboost", "boosting") from None
-    return catboost
-
-
-def check_header(data: bytes) -> None:
-    """Check the header of a file of CatBoost: what it is, and that it is as long as it says."""
-    size = int.from_bytes(data[4:8], "little")
-    require(data[:4] == b"CBM1" and 0 < size <= len(data) - 8, "it is cut short, or no file of CatBoost")
 
 
 def try_reading(what: str, files: Sequence[bytes]) -> None:

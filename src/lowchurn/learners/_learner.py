@@ -1,12 +1,13 @@
-"""What every learner answers: train one job, train many, what it cannot do, how its models are saved.
+"""What every learner does: train one job or many, give the reason for what it cannot do, save its models.
 
-A learner wraps one unfitted estimator. It gets rows that preprocessing is done with, and jobs; it gives models with
-``classes_`` and ``predict_proba``. It never sees the budget.
+A learner contains one unfitted estimator. It takes preprocessed rows and jobs and returns fitted models. It never sees
+the budget.
 """
 
 from __future__ import annotations
 
 import abc
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from sklearn.base import clone
 
+from lowchurn._types import ArrayLike, Classifier, Model, Rows
 from lowchurn.strategies import ColdStart, Strategy, member_seed
 
 PLAIN = ColdStart()
@@ -102,7 +104,7 @@ class Learner(abc.ABC):
     seeds: ClassVar[tuple[str, ...]] = ("random_state",)  # the seed's parameter and its other names in the library
     takes_any_seed: ClassVar[bool] = False  # whether it can be set although get_params does not list it
 
-    def __init__(self, estimator: Any, classes: Any, base: Any = None) -> None:
+    def __init__(self, estimator: Classifier, classes: ArrayLike, base: Model | None = None) -> None:
         self.estimator = estimator
         self.classes = np.asarray(classes)
         self.notes: list[str] = []
@@ -118,13 +120,13 @@ class Learner(abc.ABC):
         return cls.handles(base)
 
     @classmethod
-    def blueprint(cls, base: Any) -> Any:
-        """An unfitted estimator of the kind and with the settings of a fitted one."""
+    def blueprint(cls, base: Any) -> Classifier:
+        """Return an unfitted estimator of the kind and with the settings of a fitted one."""
         return cls.unfitted(base)
 
     @classmethod
-    def unfitted(cls, estimator: Any) -> Any:
-        """A copy of an estimator without what it learned."""
+    def unfitted(cls, estimator: Classifier) -> Any:
+        """Return a copy of an estimator without what it learned."""
         return clone(estimator)
 
     @classmethod
@@ -133,19 +135,19 @@ class Learner(abc.ABC):
         """Whether this learner is the one for an estimator. Must not import the library if nobody else has."""
 
     @abc.abstractmethod
-    def fit(self, X: Any, job: Job, base: Any = None) -> Any:
+    def fit(self, X: Rows, job: Job, base: Any = None) -> Any:
         """Train one job. ``base`` is the fitted model in production, for starts from its weights."""
 
-    def fit_many(self, X: Any, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
-        """Train all jobs; a job that failed gives its exception instead of a model, and the others go on."""
+    def fit_many(self, X: Rows, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
+        """Train all jobs; a job that fails returns its exception instead of a model, and the others go on."""
         results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(self, X, job, base) for job in jobs)
         for _, notes in results:  # a worker process has a copy of this learner
             for sentence in notes:
                 self.note(sentence)
         return [result for result, _ in results]
 
-    def cannot(self, strategy: Strategy, base: Any = None) -> str:
-        """Why this learner cannot train a strategy, in words; empty where it can."""
+    def cannot(self, strategy: Strategy, base: Any = None) -> str | None:
+        """Return the reason why this learner cannot train a strategy; None where it can."""
         who = type(self.estimator).__name__
         if strategy.mixing is not None:
             return f"{who} does not mix rows (mixup); torch networks do."
@@ -155,14 +157,14 @@ class Learner(abc.ABC):
             return f"{who} is not trained epoch by epoch, as a limit on churn needs it; torch networks are."
         if strategy.base_share > 0:
             return self.cannot_start(strategy.base_share, base)
-        return ""
+        return None
 
-    def cannot_start(self, base_share: float, base: Any) -> str:
-        """Why training cannot start from the base, in words; empty where it can."""
+    def cannot_start(self, base_share: float, base: Any) -> str | None:
+        """Return the reason why training cannot start from the base; None where it can."""
         return f"{type(self.estimator).__name__} cannot start from the base's weights."
 
-    def cannot_average(self, base: Any) -> str:
-        """Why weights of this learner's models and of the base cannot be averaged, in words; empty where they can."""
+    def cannot_average(self, base: Any) -> str | None:
+        """Return the reason why weights of this learner's models cannot be averaged with the base's; or None."""
         return f"{type(self.estimator).__name__} has no weights to average; its probabilities can be (ServedMixture)."
 
     @property
@@ -170,19 +172,19 @@ class Learner(abc.ABC):
         """Whether several retrains with other seeds would all be the same."""
         return False
 
-    def needs_rows(self, model: Any) -> bool:
+    def needs_rows(self, model: Model) -> bool:
         """Whether :meth:`average` needs the training rows."""
         return False
 
-    def average(self, models: Sequence[Any], shares: Sequence[float], X: Any) -> Any:
-        """A model whose weights are those of fitted models in these shares; exactly the one whose share is 1.
+    def average(self, models: Sequence[Any], shares: Sequence[float], X: Rows) -> Any:
+        """Return a model with the weights of fitted models in these shares; exactly the one whose share is 1.
 
         ``X`` are the training rows, for networks that keep statistics of them.
         """
         raise NotImplementedError
 
     def prepared(self, job: Job) -> Any:
-        """A clone of the estimator with the job's seed, unless it has a seed of its own."""
+        """Return a copy of the estimator with the job's seed, unless it has a seed of its own."""
         model = self.unfitted(self.estimator)
         given = model.get_params()
         name = next((seed for seed in self.seeds if given.get(seed) is not None), self.seeds[0])
@@ -195,27 +197,27 @@ class Learner(abc.ABC):
 
     @classmethod
     def as_served(cls, model: Any) -> Any:
-        """A fitted model of the library in the form that this learner saves; None where it is none, or needs none."""
+        """Return a fitted model of the library in the form that is saved; None where it is none, or needs none."""
         return None
 
     @classmethod
     def saves(cls, model: Any) -> bool:
-        """Whether :meth:`save` knows this kind of model."""
+        """Whether :meth:`save` takes this kind of model."""
         return False
 
     @classmethod
     def save(cls, model: Any) -> dict[str, bytes]:
-        """A trained model as named files."""
+        """Return a trained model as named files."""
         raise NotImplementedError
 
     @classmethod
     def load(cls, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
-        """What :meth:`save` wrote."""
+        """Read what :meth:`save` wrote."""
         raise NotImplementedError
 
 
-def in_shares(values: Sequence[np.ndarray], shares: Sequence[float]) -> np.ndarray:
-    """A weighted sum in double precision, of the dtype of the first; exactly the one whose share is 1."""
+def average_weights(values: Sequence[np.ndarray], shares: Sequence[float]) -> np.ndarray:
+    """Return arrays summed in shares, in double precision, of the dtype of the first; exactly the one of share 1."""
     for value, share in zip(values, shares, strict=True):
         if share == 1:
             return value.copy()
@@ -223,8 +225,8 @@ def in_shares(values: Sequence[np.ndarray], shares: Sequence[float]) -> np.ndarr
     return np.asarray(total).astype(values[0].dtype)
 
 
-def _attempt(learner: Learner, X: Any, job: Job, base: Any) -> tuple[Any, list[str]]:
-    """A model, or the exception in its place, and the notes of the learner."""
+def _attempt(learner: Learner, X: Rows, job: Job, base: Any) -> tuple[Any, list[str]]:
+    """Return a model, or the exception in its place, and the notes of the learner."""
     try:
         return learner.fit(X, job, base), learner.notes
     except Exception as error:
@@ -232,20 +234,9 @@ def _attempt(learner: Learner, X: Any, job: Job, base: Any) -> tuple[Any, list[s
 
 
 class NothingToTrain(ValueError):
-    """An estimator that cannot be trained here, or a base that does not tell how to train its kind.
+    """An estimator that cannot be trained here, or a base that does not show how to train its kind.
 
-    Parameters
-    ----------
-    reason : str
-        A sentence.
-    remedy : str
-        What to do in Python; the command line has other words for it.
-
-    Examples
-    --------
-    >>> from lowchurn.learners._learner import NothingToTrain
-    >>> print(NothingToTrain("The base is a function.", "Give estimator=."))
-    LowChurnClassifier: The base is a function. Give estimator=.
+    ``reason`` and ``remedy`` are sentences; the command line has another remedy.
     """
 
     def __init__(self, reason: str, remedy: str) -> None:
@@ -254,20 +245,31 @@ class NothingToTrain(ValueError):
 
 
 def extra_missing(who: str, library: str, extra: str) -> ImportError:
-    """The error for a library that is not installed, with the cure."""
+    """Return the error for a library that is not installed, with the remedy."""
     return ImportError(f'{who}: {library} is not installed. Run: pip install "lowchurn[{extra}]"')
 
 
+def installed(who: str, module: str, extra: str) -> Any:
+    """Import a module of an optional library."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise extra_missing(who, module.partition(".")[0], extra) from None
+
+
+def kind_of(base: Any) -> str:
+    """Return what a base is, in the words of a reason."""
+    return "not a model" if base is None else f"a {type(base).__name__}"
+
+
 def weighted_mass(targets: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray:
-    """The total weight of every class."""
+    """Return the total weight of each class."""
     mass = targets.sum(axis=0) if sample_weight is None else sample_weight @ targets
     return np.asarray(mass, dtype=float)
 
 
-def class_weights(class_weight: Any, classes: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """scikit-learn's ``class_weight`` as numbers; "balanced" by the weight of each class, not by counts of rows."""
-    if class_weight is None:
-        return np.ones(len(classes))
+def class_weights(class_weight: str | dict[Any, float], classes: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """Return scikit-learn's ``class_weight`` as numbers; "balanced" goes by the weight of each class, not by rows."""
     if isinstance(class_weight, str):
         if class_weight != "balanced":
             raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}.")

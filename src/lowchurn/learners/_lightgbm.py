@@ -6,31 +6,24 @@ the gradient of cross-entropy and the curvature that LightGBM itself uses for it
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from joblib import effective_n_jobs
 from sklearn.utils.validation import has_fit_parameter
 
-from lowchurn.learners._boosting import BoostedModel, BoostingLearner, Stage, first_given
-from lowchurn.learners._learner import extra_missing
+from lowchurn._types import Rows
+from lowchurn.learners._boosted import BoostedModel, Stage
+from lowchurn.learners._boosting import BoostingLearner, Data, first_given, soft_objective
 from lowchurn.learners._trees import check_lightgbm, reading
 
+if TYPE_CHECKING:
+    from lightgbm import Booster, LGBMClassifier
+
 ROUNDS = (
-    "n_estimators",
-    "num_iterations",
-    "num_iteration",
-    "n_iter",
-    "num_tree",
-    "num_trees",
-    "num_round",
-    "num_rounds",
-    "nrounds",
-    "num_boost_round",
-    "max_iter",
+    *("n_estimators", "num_iterations", "num_iteration", "n_iter", "num_tree", "num_trees", "num_round", "num_rounds"),
+    *("nrounds", "num_boost_round", "max_iter"),
 )
 STOPPING = ("early_stopping_round", "early_stopping_rounds", "early_stopping", "n_iter_no_change")
 THREADS = ("n_jobs", "num_threads", "num_thread", "nthread", "nthreads")
@@ -42,7 +35,7 @@ NOT_NATIVE = {
 }
 PREDICTING = ("pred_early_stop", "start_iteration_predict", "num_iteration_predict")
 
-LEAST_CURVATURE = np.float32(1e-10)  # LightGBM guesses counts from curvature, and must not see zeros
+LEAST_CURVATURE = 1e-10  # LightGBM guesses counts from curvature, and must not see zeros
 # Without regularisation, which is LightGBM's default, the Newton step of a leaf has no bound where a model is nearly
 # certain of wrong classes; continued boosting starts there. LogitBoost (Friedman, Hastie, Tibshirani 2000) limits it
 # to 4.
@@ -52,63 +45,51 @@ LONGEST_STEP = 4.0
 class LightGBMModel(BoostedModel):
     """Boosters of LightGBM that add up."""
 
-    def stage_scores(self, stage: Stage, X: Any) -> np.ndarray:
-        return self._ask(stage, X, raw_score=True)
+    library = "lightgbm"
+    check = staticmethod(check_lightgbm)
 
-    def own_proba(self, stage: Stage, X: Any) -> np.ndarray:
-        return self._ask(stage, X)
-
-    def _ask(self, stage: Stage, X: Any, **options: Any) -> np.ndarray:
+    def ask(self, stage: Stage, X: Rows, raw: bool) -> np.ndarray:
         threads = {} if self.thread_count is None else {"num_threads": self.thread_count}
-        return np.asarray(stage.booster.predict(X, **options, **threads))
+        return np.asarray(stage.booster.predict(X, raw_score=raw, **threads))
 
     @staticmethod
-    def booster_bytes(booster: Any) -> bytes:
+    def booster_bytes(booster: Booster) -> bytes:
         return str(booster.model_to_string()).encode()
 
     @staticmethod
-    def booster_from(data: bytes) -> Any:
-        return read_booster("load", "a stage of the model", data)
+    def parse(library: Any, data: bytes) -> Booster:
+        return library.Booster(model_str=data.decode())
 
 
 class LightGBMLearner(BoostingLearner):
-    """LightGBM: native cross-entropy for two classes, a custom objective for more; continued boosting from a base.
-
-    Examples
-    --------
-    >>> from lowchurn.learners._lightgbm import LightGBMLearner
-    >>> LightGBMLearner.name
-    'lightgbm'
-    """
+    """LightGBM: native cross-entropy for two classes, a custom objective for more; continued boosting from a base."""
 
     name = "lightgbm"
     model = LightGBMModel
+    classifier = "LGBMClassifier"
+    endings = (".txt",)
     seeds = ("random_state", "seed", "random_seed")
     rounds_names = (*ROUNDS[1:], ROUNDS[0])  # the library's own names override the wrapper's
     rate_names = ("shrinkage_rate", "eta", "learning_rate")
     thread_names = (*THREADS[1:], THREADS[0])
 
     @classmethod
-    def handles(cls, estimator: Any) -> bool:
-        library = sys.modules.get("lightgbm")
-        return library is not None and isinstance(estimator, library.LGBMClassifier)
-
-    @classmethod
-    def rounds_of(cls, base: Any) -> int | None:
-        best = getattr(base, "best_iteration_", None) if base.__sklearn_is_fitted__() else None
+    def rounds_of(cls, base: LGBMClassifier) -> int | None:
+        best = getattr(base, "best_iteration_", None) if cls.is_fitted(base) else None
         return int(best) if best and best < cls.rounds_in(base) else None
 
     @classmethod
-    def stops_early(cls, estimator: Any) -> bool:
+    def stops_early(cls, estimator: LGBMClassifier) -> bool:
         return int(first_given(estimator.get_params(), STOPPING) or 0) > 0
 
     @classmethod
-    def with_rounds(cls, estimator: Any, rounds: int) -> Any:
+    def with_rounds(cls, estimator: LGBMClassifier, rounds: int) -> LGBMClassifier:
         given = estimator.get_params()
         changed = {name: 0 for name in STOPPING if name in given}
         return estimator.set_params(**changed, **{name: rounds for name in ROUNDS if name in given})
 
-    def fit_labels(self, estimator: Any, X: Any, y: np.ndarray, weight: Any, held_out: Any = None) -> Any:
+    def fit_labels(self, estimator: LGBMClassifier, data: Data, held_out: Data | None = None) -> LGBMClassifier:
+        X, y, weight = data
         given = estimator.get_params()
         if isinstance(given["class_weight"], dict):  # by label, and y are the places of the labels
             places = {label: k for k, label in enumerate(self.classes.tolist())}
@@ -124,34 +105,37 @@ class LightGBMLearner(BoostingLearner):
         part["eval_sample_weight"] = None if weights is None else [weights]
         return estimator.fit(X, y, sample_weight=weight, **part)
 
-    def booster_in(self, fitted: Any) -> Any:
+    @classmethod
+    def booster_of(cls, fitted: LGBMClassifier) -> Booster:
         return fitted.booster_
 
-    def fit_soft(
-        self, estimator: Any, X: Any, targets: np.ndarray, weight: Any, scores: Any, *, continued: bool
-    ) -> Any:
+    def fit_soft(self, estimator: LGBMClassifier, data: Data, scores: np.ndarray | None, *, continued: bool) -> Booster:
         import lightgbm
 
+        X, targets, weight = data
+        assert scores is not None
         parameters = self._parameters(estimator)
         if continued and not first_given(parameters, ("max_delta_step", "max_tree_output", "max_leaf_output")):
             parameters["max_delta_step"] = LONGEST_STEP
         many = len(self.classes) > 2
         if many:
             parameters["num_class"] = len(self.classes)
-            parameters["objective"] = soft_objective(targets, weight)
+            # LightGBM's own curvature for several classes is K / (K - 1) p (1 - p).
+            factor = len(self.classes) / (len(self.classes) - 1.0)
+            parameters["objective"] = soft_objective(targets, weight, factor, LEAST_CURVATURE, by_row=False)
         else:
             parameters["objective"] = "cross_entropy"
-        data = lightgbm.Dataset(
+        dataset = lightgbm.Dataset(
             X,
             label=np.zeros(len(targets), dtype=np.float32) if many else targets[:, 1],
             weight=None if many else weight,
             init_score=np.ravel(scores, order="F"),
             free_raw_data=True,
         )
-        booster = lightgbm.train(parameters, data, num_boost_round=self.rounds_in(estimator))
+        booster = lightgbm.train(parameters, dataset, num_boost_round=self.rounds_in(estimator))
         return booster.free_dataset()
 
-    def _parameters(self, estimator: Any) -> dict[str, Any]:
+    def _parameters(self, estimator: LGBMClassifier) -> dict[str, Any]:
         given = {k: v for k, v in estimator.get_params().items() if v is not None}
         parameters = {k: v for k, v in given.items() if k not in NOT_NATIVE}
         parameters["boosting"] = given.get("boosting_type", "gbdt")
@@ -169,28 +153,22 @@ class LightGBMLearner(BoostingLearner):
         return super().weights_of_classes(given, mass)
 
     @classmethod
-    def stages_of(cls, base: Any) -> LightGBMModel | None:
-        if not base.__sklearn_is_fitted__():
-            return None
+    def check_scores(cls, base: LGBMClassifier) -> None:
         if callable(base.objective):
             raise ValueError("it was trained with an objective of its own")
         if changed := [name for name in PREDICTING if base.get_params().get(name)]:
             raise ValueError(f"it predicts with {changed[0]}")
-        check_scores(base.booster_)
-        return LightGBMModel(
-            [Stage(base.booster_)], base.classes_, threads=first_given(base.get_params(), cls.thread_names)
-        )
+        check_objective(base.booster_)
 
     @classmethod
     def read_native(cls, who: str, path: Path, data: bytes) -> LightGBMModel:
-        name = repr(str(path))
-        booster = read_booster(who, name, data)
-        with reading(who, name):
-            check_scores(booster)
+        booster = cls.model.booster_from(data, who, repr(str(path)))
+        with reading(who, repr(str(path))):
+            check_objective(booster)
         return LightGBMModel([Stage(booster)], np.arange(max(booster.num_model_per_iteration(), 2)))
 
     @classmethod
-    def blueprint_of_stages(cls, base: BoostedModel) -> Any:
+    def blueprint_of_stages(cls, base: BoostedModel) -> LGBMClassifier:
         import lightgbm
 
         booster = base.boosters[-1]
@@ -202,47 +180,26 @@ class LightGBMLearner(BoostingLearner):
 
 
 # Parameters in a model file, and their names in LGBMClassifier.
-PARAMETERS = {
+RENAMED = {
     "boosting": "boosting_type",
-    "learning_rate": "learning_rate",
-    "num_leaves": "num_leaves",
-    "max_depth": "max_depth",
     "min_data_in_leaf": "min_child_samples",
     "min_sum_hessian_in_leaf": "min_child_weight",
     "bagging_fraction": "subsample",
     "bagging_freq": "subsample_freq",
     "feature_fraction": "colsample_bytree",
-    "feature_fraction_bynode": "feature_fraction_bynode",
     "lambda_l1": "reg_alpha",
     "lambda_l2": "reg_lambda",
     "min_gain_to_split": "min_split_gain",
-    "extra_trees": "extra_trees",
-    "linear_tree": "linear_tree",
-    "max_bin": "max_bin",
-    "max_delta_step": "max_delta_step",
-    "path_smooth": "path_smooth",
-    "drop_rate": "drop_rate",
-    "max_drop": "max_drop",
-    "skip_drop": "skip_drop",
-    "cat_smooth": "cat_smooth",
-    "cat_l2": "cat_l2",
     "seed": "random_state",
-    "verbosity": "verbosity",
 }
+SAME = (
+    *("learning_rate", "num_leaves", "max_depth", "feature_fraction_bynode", "extra_trees", "linear_tree", "max_bin"),
+    *("max_delta_step", "path_smooth", "drop_rate", "max_drop", "skip_drop", "cat_smooth", "cat_l2", "verbosity"),
+)
+PARAMETERS = RENAMED | dict(zip(SAME, SAME, strict=True))
 
 
-def read_booster(who: str, name: str, data: bytes) -> Any:
-    """A booster from the text of its file."""
-    try:
-        import lightgbm
-    except ImportError:
-        raise extra_missing(who, "lightgbm", "boosting") from None
-    with reading(who, name):
-        check_lightgbm(data)
-        return lightgbm.Booster(model_str=data.decode())
-
-
-def check_scores(booster: Any) -> None:
+def check_objective(booster: Booster) -> None:
     """Raise where probabilities are not the sigmoid or softmax of raw scores."""
     head = booster.model_to_string(num_iteration=1).partition("\n\n")[0].splitlines()
     objective = next((line.partition("=")[2] for line in head if line.startswith("objective=")), "")
@@ -251,34 +208,3 @@ def check_scores(booster: Any) -> None:
     if name not in ("binary", "cross_entropy", "multiclass") or scaled or "average_output" in head:
         kind = "random forest" if "average_output" in head else f"objective {objective or 'unknown'}"
         raise ValueError(f"its probabilities are not those of its scores ({kind})")
-
-
-def soft_objective(targets: np.ndarray, weight: np.ndarray | None) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Cross-entropy against soft targets: gradient ``p - t``, curvature ``K / (K - 1) p (1 - p)`` as in LightGBM.
-
-    LightGBM keeps scores class by class, so all work is on arrays of shape (classes, rows) in its own order, in single
-    precision, in place.
-    """
-    n, m = targets.shape
-    aims = np.ascontiguousarray(targets.T, dtype=np.float32)
-    factor = np.float32(m / (m - 1.0))
-    scale = None if weight is None else np.asarray(weight, dtype=np.float32)
-    p, slope, curve = (np.empty((m, n), dtype=np.float32) for _ in range(3))
-
-    def objective(scores: Any, _: Any) -> tuple[Any, Any]:
-        by_class = np.asarray(scores).reshape(-1, order="F").reshape(m, n)
-        np.copyto(p, by_class, casting="same_kind")
-        np.subtract(p, p.max(axis=0), out=p)
-        np.exp(p, out=p)
-        np.divide(p, p.sum(axis=0), out=p)
-        np.subtract(p, aims, out=slope)
-        np.subtract(1, p, out=curve)
-        np.multiply(curve, p, out=curve)
-        np.multiply(curve, factor, out=curve)
-        np.maximum(curve, LEAST_CURVATURE, out=curve)
-        if scale is not None:
-            np.multiply(slope, scale, out=slope)
-            np.multiply(curve, scale, out=curve)
-        return slope.reshape(-1), curve.reshape(-1)
-
-    return objective

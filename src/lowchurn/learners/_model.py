@@ -43,7 +43,7 @@ class BehindPreprocessing:
         return np.asarray(self.model.classes_)
 
     def rows(self, X: Rows) -> Rows:
-        """Rows as the model takes them."""
+        """Return rows as the model takes them."""
         return X if self.preprocessing is None else self.preprocessing.transform(X)
 
     def predict_proba(self, X: Rows) -> np.ndarray:

@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn._types import ArrayLike
+from lowchurn.learners._boosted import BoostedModel
+from lowchurn.learners._boosting import BoostingLearner
 from lowchurn.learners._catboost import CatBoostLearner
 from lowchurn.learners._lightgbm import LightGBMLearner
 from lowchurn.learners._xgboost import XGBoostLearner
 
-READERS = {".txt": LightGBMLearner, ".json": XGBoostLearner, ".ubj": XGBoostLearner, ".cbm": CatBoostLearner}
+LIBRARIES: tuple[type[BoostingLearner], ...] = (LightGBMLearner, XGBoostLearner, CatBoostLearner)
+READERS = {ending: learner for learner in LIBRARIES for ending in learner.endings}
 NATIVE_ENDINGS = tuple(READERS)
 
 
-def native_model(path: str | Path, classes: Any = None) -> Any:
+def native_model(path: str | Path, classes: ArrayLike | None = None) -> Any:
     """Read a model file of LightGBM, XGBoost or CatBoost.
 
     Parameters
@@ -65,7 +69,7 @@ def native_model(path: str | Path, classes: Any = None) -> Any:
             f"{who}: classes must name each of the {len(model.classes_)} classes of {name} once, got "
             f"{labels.tolist()[:10]}."
         )
-    if hasattr(model, "stages"):
+    if isinstance(model, BoostedModel):
         model.classes_ = labels
     elif [str(label) for label in labels] != [str(label) for label in model.classes_]:
         raise ValueError(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.ensemble import (
     ExtraTreesClassifier,
     GradientBoostingClassifier,
@@ -23,79 +23,17 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import has_fit_parameter
 
-from lowchurn._checks import as_floats, check_rows, check_weightlike, check_weights, to_numpy
-from lowchurn.learners._learner import Job, Learner, class_weights, in_shares, weighted_mass
+from lowchurn._types import Rows
+from lowchurn.learners._learner import Job, Learner, average_weights, class_weights, kind_of, weighted_mass
 from lowchurn.learners._skops import dump_skops, load_skops
-
-
-def fit_soft(estimator: Any, X: Any, targets: Any, classes: Any, sample_weight: Any = None, least: float = 1e-3) -> Any:
-    """Fit a clone of ``estimator`` to soft targets.
-
-    Parameters
-    ----------
-    estimator : classifier
-        Any scikit-learn classifier whose ``fit`` takes ``sample_weight``.
-    X : table of shape (n, features)
-        The rows.
-    targets : array of shape (n, m)
-        Non-negative; column j belongs to ``classes[j]``.
-    classes : array of shape (m,)
-        The labels.
-    sample_weight : array of shape (n,), optional
-        Weights of the rows, on top of the targets.
-    least : float, default 1e-3
-        Targets below it make no row: they cost time and change nothing. The rest keep their values, and the
-        largest target of each row is always kept.
-
-    Returns
-    -------
-    classifier
-        A fitted clone.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from lowchurn.learners import fit_soft
-    >>> X = np.array([[0.0], [1.0]])
-    >>> model = fit_soft(LogisticRegression(C=1e6), X, [[0.8, 0.2], [0.3, 0.7]], classes=["no", "yes"])
-    >>> model.predict_proba(X).round(2)
-    array([[0.8, 0.2],
-           [0.3, 0.7]])
-    """
-    who = "fit_soft"
-    targets = to_numpy(as_floats(who, "targets", targets))
-    classes = np.asarray(classes)
-    if targets.ndim != 2 or targets.shape[1] != classes.shape[0]:
-        raise ValueError(
-            f"{who}: targets must have one column for each of {classes.shape[0]} classes, got shape {targets.shape}."
-        )
-    check_rows(who, targets=targets)
-    check_weightlike(who, "targets", targets)
-    n = X.shape[0] if hasattr(X, "shape") else len(X)
-    if n != targets.shape[0]:
-        raise ValueError(f"{who}: X and targets must have the same number of rows, got {n} and {targets.shape[0]}.")
-    if not has_fit_parameter(estimator, "sample_weight"):
-        raise ValueError(
-            f"{who}: {type(estimator).__name__}.fit must take sample_weight, and it does not. "
-            "Choose a classifier that does."
-        )
-    weights = None if sample_weight is None else to_numpy(check_weights(who, "sample_weight", sample_weight, n))
-    row, column, weight = soft_rows(targets, weights, least)
-    return clone(estimator).fit(_safe_indexing(X, row), classes[column], sample_weight=weight)
 
 
 def soft_rows(
     targets: np.ndarray, sample_weight: np.ndarray | None = None, least: float = 1e-3
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, class and weight of every weighted row that soft targets become.
+    """Return row, class and weight of every weighted row that soft targets become.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.learners._sklearn import soft_rows
-    >>> soft_rows(np.array([[0.7, 0.3], [0.0, 1.0]]))
-    (array([0, 0, 1]), array([0, 1, 1]), array([0.7, 0.3, 1. ]))
+    Targets below ``least`` make no row, because they cost time and change nothing; the largest of each row always does.
     """
     kept = (targets >= least) | (targets == targets.max(axis=1, keepdims=True))
     weighted = targets if sample_weight is None else targets * sample_weight[:, None]
@@ -116,7 +54,7 @@ class RowsLearner(Learner):
     def handles(cls, estimator: Any) -> bool:
         return hasattr(estimator, "fit")
 
-    def cannot_start(self, base_share: float, base: Any) -> str:
+    def cannot_start(self, base_share: float, base: Any) -> str | None:
         who = type(self.estimator).__name__
         kind = next((cls for cls in (*COEFFICIENTS, *GROWING) if isinstance(self.estimator, cls)), None)
         if isinstance(self.estimator, HistGradientBoostingClassifier):
@@ -124,18 +62,18 @@ class RowsLearner(Learner):
         if kind is None or "warm_start" not in self.estimator.get_params():
             return f"{who} cannot start from the base's weights: scikit-learn has no such start for it."
         if not isinstance(base, kind):
-            return f"{who} cannot start from the base, which is {_kind(base)} and not a fitted {kind.__name__}."
+            return f"{who} cannot start from the base, which is {kind_of(base)} and not a fitted {kind.__name__}."
         if not np.array_equal(base.classes_, self.classes):
             return f"{who} cannot start from the base: the classes differ."
         if base_share < 1 and kind not in SHRINKABLE:
             return f"{who} cannot start between the base and fresh weights: it starts from the base or not at all."
         if kind is MLPClassifier:
-            sizes = np.atleast_1d(self.estimator.hidden_layer_sizes).tolist()
+            sizes = np.atleast_1d(self.estimator.get_params()["hidden_layer_sizes"]).tolist()
             if [len(b) for b in base.intercepts_[:-1]] != sizes:
                 return f"{who} cannot start from the base: its layers have other sizes."
-        return ""
+        return None
 
-    def cannot_average(self, base: Any) -> str:
+    def cannot_average(self, base: Any) -> str | None:
         if not isinstance(self.estimator, COEFFICIENTS):
             return super().cannot_average(base)
         if reason := self.cannot_start(1.0, base):
@@ -143,25 +81,25 @@ class RowsLearner(Learner):
         for name in ("loss", "activation"):  # what is made of the weights
             if getattr(base, name, None) != getattr(self.estimator, name, None):
                 return f"the base's {name} is another one, so that its weights mean something else."
-        return ""
+        return None
 
     @property
     def one_is_enough(self) -> bool:
         return isinstance(self.estimator, LogisticRegression)  # convex: one optimum, wherever it starts
 
-    def average(self, models: Sequence[Any], shares: Sequence[float], X: Any) -> Any:
-        """Coefficients in shares; everything else is the first model's."""
+    def average(self, models: Sequence[Any], shares: Sequence[float], X: Rows) -> Any:
+        """Return a model with coefficients in shares; everything else is the first model's."""
         made = copy.deepcopy(models[0])
         if isinstance(made, MLPClassifier):
             for name in ("coefs_", "intercepts_"):
                 layers = zip(*(getattr(model, name) for model in models), strict=True)
-                setattr(made, name, [in_shares(layer, shares) for layer in layers])
+                setattr(made, name, [average_weights(layer, shares) for layer in layers])
         else:
             for name in ("coef_", "intercept_"):
-                setattr(made, name, in_shares([getattr(model, name) for model in models], shares))
+                setattr(made, name, average_weights([getattr(model, name) for model in models], shares))
         return made
 
-    def fit(self, X: Any, job: Job, base: Any = None) -> Any:
+    def fit(self, X: Rows, job: Job, base: Any = None) -> Any:
         model = self.prepared(job)
         if not has_fit_parameter(model, "sample_weight"):
             if job.hard and job.sample_weight is None and not job.base_share:
@@ -201,11 +139,8 @@ SHRINKABLE = (LogisticRegression, SGDClassifier, Perceptron)
 GROWING = (GradientBoostingClassifier, RandomForestClassifier, ExtraTreesClassifier)
 
 
-def _kind(base: Any) -> str:
-    return "not a model" if base is None else f"a {type(base).__name__}"
-
-
 def _start_from(model: Any, base: Any, share: float) -> Any:
+    """Return an estimator that trains on from a share of the base's weights, or from its trees."""
     started = copy.deepcopy(base)
     parameters = {**model.get_params(deep=False), "warm_start": True}
     if isinstance(model, GROWING):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from lowchurn._model_files import MOST_THREADS, Refused, most_unpacked, read_zip, reading, write_zip
 from lowchurn._terminal import one_line
-from lowchurn.learners._learner import extra_missing
+from lowchurn.learners._learner import installed
 from lowchurn.learners._skops_arrays import check_arrays, reachable
 from lowchurn.learners._skops_states import check_state
 from lowchurn.learners._skops_types import UNFITTED_TYPES, own_types
@@ -45,7 +45,7 @@ LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost", "lowchurn")
 
 
 def dump_skops(model: Any) -> bytes:
-    """A model of scikit-learn as a skops file."""
+    """Return a model of scikit-learn as a skops file."""
     skops = _skops()
     try:
         return bytes(skops.dumps(model))
@@ -58,23 +58,8 @@ def dump_skops(model: Any) -> bytes:
 def load_skops(data: bytes, trusted: Sequence[str] = (), *, nested: bool = False, unfitted: bool = False) -> Any:
     """Read what skops wrote; types beyond scikit-learn, numpy and scipy must be trusted by name.
 
-    Parameters
-    ----------
-    data : bytes
-        The file.
-    trusted : list of str
-        Names of types, and of networks by import path, that may be read.
-    nested : bool
-        Whether it is a part of a model file.
-    unfitted : bool
-        Whether it contains an estimator to train, which may be one of another library.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from lowchurn.learners._skops import dump_skops, load_skops
-    >>> load_skops(dump_skops(LogisticRegression(C=3)))
-    LogisticRegression(C=3)
+    ``nested`` is whether it is a part of a model file, ``unfitted`` whether it contains an estimator to train, which
+    may be one of another library.
     """
     skops = _skops()
     what = "the skops file" if not nested else "a part of skops"
@@ -107,33 +92,39 @@ def _checked_schema(what: str, parts: dict[str, bytes], allowed: int, unfitted: 
     """
     left, counted = allowed, set()
     schema = json.loads(parts["schema.json"])
-    level: list[Any] = [schema]
-    while level:
-        node = level.pop()
-        if isinstance(node, list):
-            level.extend(node)
-        elif isinstance(node, dict):
-            level.extend(node.values())
-            module, name = node.get("__module__"), node.get("file")
-            if isinstance(module, str) and module in MOVED:
-                node["__module__"] = MOVED[module]
-            key = (name, node.get("__id__")) if isinstance(name, str) else None
-            if key is not None and isinstance(key[1], int | None) and (key not in counted or key[1] is None):
-                counted.add(key)
-                left -= _unpacked_size(parts.get(key[0], b""))
-            if left < 0:
-                raise Refused(
-                    f"load: {what} reads its entries so often, or compresses them so much, that they would fill the "
-                    "memory."
-                )
-            check_state(node, parts)
-            if unfitted and "__model" in node:  # CatBoost would read a model from it
-                raise Refused(f"load: {what} contains a fitted model where an estimator to train is due.")
+    for node in containers(schema):
+        if not isinstance(node, dict):
+            continue
+        module, name, number = node.get("__module__"), node.get("file"), node.get("__id__")
+        if isinstance(module, str) and module in MOVED:
+            node["__module__"] = MOVED[module]
+        if isinstance(name, str) and isinstance(number, int | None):
+            again = number is not None and (name, number) in counted
+            counted.add((name, number))
+            left -= 0 if again else _unpacked_size(parts.get(name, b""))
+        if left < 0:
+            raise Refused(
+                f"load: {what} reads its entries so often, or compresses them so much, that they would fill the memory."
+            )
+        check_state(node, parts)
+        if unfitted and "__model" in node:  # CatBoost would read a model from it
+            raise Refused(f"load: {what} contains a fitted model where an estimator to train is due.")
     return json.dumps(schema).encode()
 
 
+def containers(value: Any) -> Iterator[Any]:
+    """Yield all dicts, lists and tuples inside each other, each once and before what it contains."""
+    level, seen = [value], dict[int, Any]()
+    while level:
+        found = level.pop()
+        if isinstance(found, dict | list | tuple) and id(found) not in seen:
+            seen[id(found)] = found
+            yield found
+            level.extend(found.values() if isinstance(found, dict) else found)
+
+
 def _unpacked_size(part: bytes) -> int:
-    """The size of an entry in memory; sparse matrices are archives themselves."""
+    """Return the size of an entry in memory; sparse matrices are archives themselves."""
     if not part.startswith(b"PK"):
         return len(part)
     with zipfile.ZipFile(io.BytesIO(part)) as archive:  # reading stops at the size that is given here
@@ -141,25 +132,18 @@ def _unpacked_size(part: bytes) -> int:
 
 
 def _drop_places(found: Any) -> None:
-    """Folders, files and machines that an estimator names are those of another machine, or bait.
+    """Drop the folders, files and machines that an estimator names: they are those of another machine, or bait.
 
     Types that the caller trusts, and what FunctionTransformer hands to its function, keep what they have.
     """
     attributes = getattr(found, "__dict__", {})
-    for name in [name for name, value in attributes.items() if _is_place(name) and _holds_text(value)]:
+    for name in _places(attributes):
         attributes[name] = None
     own = ("kw_args", "inv_kw_args") if isinstance(found, FunctionTransformer) else ()
-    level = [value for name, value in attributes.items() if name not in own]
-    seen: dict[int, Any] = {}
-    while level:
-        value = level.pop()
-        if not isinstance(value, dict | list | tuple) or id(value) in seen:
-            continue
-        seen[id(value)] = value
+    for value in containers([value for name, value in attributes.items() if name not in own]):
         if isinstance(value, dict):
-            for key in [key for key, item in value.items() if _is_place(key) and _holds_text(item)]:
+            for key in _places(value):
                 del value[key]
-        level.extend(value.values() if isinstance(value, dict) else value)
 
 
 def _check_parameters(found: Any, trusted: Sequence[str]) -> None:
@@ -177,8 +161,10 @@ def _check_parameters(found: Any, trusted: Sequence[str]) -> None:
         )
 
 
-def _is_place(name: Any) -> bool:
-    return isinstance(name, str) and name.rpartition("__")[2] in PLACES
+def _places(given: dict[Any, Any]) -> list[str]:
+    """Return the keys that name places whose values are text."""
+    named = ((name, value) for name, value in given.items() if isinstance(name, str))
+    return [name for name, value in named if name.rpartition("__")[2] in PLACES and _holds_text(value)]
 
 
 def _holds_text(value: Any) -> bool:
@@ -194,8 +180,4 @@ def _quoted(name: str) -> str:
 
 
 def _skops() -> Any:
-    try:
-        import skops.io
-    except ImportError:
-        raise extra_missing("save and load", "skops", "save") from None
-    return skops.io
+    return installed("save and load", "skops.io", "save")

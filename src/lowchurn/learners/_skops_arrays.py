@@ -1,4 +1,4 @@
-"""Whether the arrays of a scikit-learn model belong together, where compiled code does not ask before it follows them.
+"""Whether the arrays of a scikit-learn model belong together, where compiled code follows them without a check.
 
 ``fit`` makes arrays that fit each other. A file may contain others, and libsvm, trees, nearest neighbours, splines and
 sparse matrices would then read and write outside of them.
@@ -7,7 +7,7 @@ sparse matrices would then read and write outside of them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -28,28 +28,18 @@ from sklearn.tree._tree import Tree
 
 from lowchurn._model_files import Refused
 
+PLAIN = (str, bytes, int, float, type(None), type, ModuleType, FunctionType, BuiltinFunctionType)
 GRADIENT_BOOSTING = (GradientBoostingClassifier, GradientBoostingRegressor)
 HIST_BOOSTING = (HistGradientBoostingClassifier, HistGradientBoostingRegressor)
 
 
 def reachable(model: Any) -> Iterator[Any]:
-    """Everything inside an object, each once: attributes, items, and what partial functions hold.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from lowchurn.learners._skops_arrays import reachable
-    >>> [type(found).__name__ for found in reachable(make_pipeline(LogisticRegression())) if hasattr(found, "fit")]
-    ['Pipeline', 'LogisticRegression']
-    """
+    """Yield everything inside an object, each once: attributes, items, and what partial functions contain."""
     seen: dict[int, Any] = {}  # keeps what it has seen alive, so that no two have one id
     level = [model]
     while level:
         found = level.pop()
-        if isinstance(found, str | bytes | int | float | None | type | ModuleType | FunctionType | BuiltinFunctionType):
-            continue
-        if id(found) in seen:
+        if isinstance(found, PLAIN) or id(found) in seen:
             continue
         seen[id(found)] = found
         yield found
@@ -67,50 +57,19 @@ def reachable(model: Any) -> Iterator[Any]:
 
 
 def check_arrays(model: Any) -> None:
-    """Refuse a model in which an object of scikit-learn or scipy has arrays that do not belong together.
-
-    Examples
-    --------
-    >>> import scipy.sparse
-    >>> from lowchurn.learners._skops_arrays import check_arrays
-    >>> table = scipy.sparse.csr_matrix([[0.0, 1.0]])
-    >>> table.indices[0] = 10**6
-    >>> check_arrays(table)
-    Traceback (most recent call last):
-    ...
-    ValueError: indices must be < 2
-    """
+    """Refuse a model in which an object of scikit-learn or scipy has arrays that do not belong together."""
     boosting = []
     for found in reachable(model):
         if isinstance(found, GRADIENT_BOOSTING) and hasattr(found, "estimators_"):
             boosting.append(found)
-        else:
-            _check_object(found)
+        elif check := next((c for kinds, name, c in CHECKS if isinstance(found, kinds) and hasattr(found, name)), None):
+            check(found)
+        elif isinstance(getattr(found, "tree_", None), Tree):
+            same = found.n_features_in_ == found.tree_.n_features
+            _require(same, "a tree has another number of features than its model")
     # Their check asks the model that they start from, which may contain others.
     for found in sorted(boosting, key=lambda one: sum(isinstance(each, GRADIENT_BOOSTING) for each in reachable(one))):
         _check_boosting(found)
-
-
-def _check_object(found: Any) -> None:
-    if isinstance(found, Tree):
-        inner = found.children_left != -1
-        _check_children(found.children_left, found.children_right, inner)
-        _check_places(found.feature[inner], found.n_features)
-    elif isinstance(getattr(found, "tree_", None), Tree):
-        _require(found.n_features_in_ == found.tree_.n_features, "a tree has another number of features than its model")
-    elif isinstance(found, HIST_BOOSTING) and hasattr(found, "_predictors"):
-        _check_hist_boosting(found)
-    elif isinstance(found, KDTree | BallTree):
-        _check_neighbour_tree(found)
-    elif isinstance(found, NeighborsBase) and hasattr(found, "_fit_X"):
-        _check_neighbours(found)
-    elif isinstance(found, BaseLibSVM) and hasattr(found, "support_"):
-        _check_support(found)
-    elif isinstance(found, BSpline):
-        BSpline(found.t, found.c, found.k, found.extrapolate, found.axis)  # it checks what it is given
-    elif scipy.sparse.issparse(found):
-        _require(found.format in ("csr", "csc"), f"a sparse matrix is of the kind {found.format}, not csr or csc")
-        found.check_format(full_check=True)
 
 
 def _require(holds: Any, words: str) -> None:
@@ -129,6 +88,12 @@ def _check_children(left: np.ndarray, right: np.ndarray, inner: np.ndarray) -> N
 def _check_places(values: np.ndarray, end: int) -> None:
     inside = not len(values) or (values.min() >= 0 and values.max() < end)
     _require(inside, "a tree refers to features or rows that do not exist")
+
+
+def _check_tree(found: Any) -> None:
+    inner = found.children_left != -1
+    _check_children(found.children_left, found.children_right, inner)
+    _check_places(found.feature[inner], found.n_features)
 
 
 def _check_boosting(found: Any) -> None:
@@ -204,3 +169,24 @@ def _check_support(found: Any) -> None:
         fits &= weights.nnz == (classes - 1) * rows
     fits &= not vars(found).keys() & {"_impl", "_sparse_kernels"}  # of the class, never of an object
     _require(fits, "the support vectors have arrays that do not belong together")
+
+
+def _check_spline(found: Any) -> None:
+    BSpline(found.t, found.c, found.k, found.extrapolate, found.axis)  # it checks what it is given
+
+
+def _check_sparse(found: Any) -> None:
+    _require(found.format in ("csr", "csc"), f"a sparse matrix is of the kind {found.format}, not csr or csc")
+    found.check_format(full_check=True)
+
+
+# Kinds of objects, the attribute that they have once they are fitted, and their check.
+CHECKS: tuple[tuple[Any, str, Callable[[Any], None]], ...] = (
+    (Tree, "children_left", _check_tree),
+    (HIST_BOOSTING, "_predictors", _check_hist_boosting),
+    ((KDTree, BallTree), "__getstate__", _check_neighbour_tree),
+    (NeighborsBase, "_fit_X", _check_neighbours),
+    (BaseLibSVM, "support_", _check_support),
+    (BSpline, "__init__", _check_spline),
+    ((scipy.sparse.spmatrix, scipy.sparse.sparray), "format", _check_sparse),
+)

@@ -1,4 +1,4 @@
-"""Whether a skops file has the whole state of objects that compiled code sets up without asking what it is given.
+"""Whether a skops file has the whole state of objects that compiled code sets up without a check of what it is given.
 
 They are the trees of scikit-learn, the trees of nearest neighbours and their distances. What is wrong with them crashes
 the process while skops makes them, so that they are looked up in the file before. skops takes a node whose ``__id__``
@@ -25,16 +25,7 @@ TREES = Tree.__module__
 
 
 def check_state(node: dict[str, Any], parts: Mapping[str, bytes]) -> None:
-    """Refuse a node of the file that is one of these objects without its whole state; drop the ids of its parts.
-
-    Examples
-    --------
-    >>> from lowchurn.learners._skops_states import check_state
-    >>> check_state({"__class__": "KDTree", "__module__": "sklearn.neighbors._kd_tree", "__loader__": "ListNode"}, {})
-    Traceback (most recent call last):
-    ...
-    lowchurn._model_files.Refused: load: an object is not whole, 'KDTree'.
-    """
+    """Refuse a node of the file that is one of these objects without its whole state; drop the ids of its parts."""
     module, loader = node.get("__module__"), node.get("__loader__")
     if loader == "TreeNode" or module == TREES:
         whole = loader == "TreeNode" and _is_whole_tree(node, parts)
@@ -49,7 +40,7 @@ def check_state(node: dict[str, Any], parts: Mapping[str, bytes]) -> None:
 
 
 def _content(node: dict[str, Any], loader: str) -> Any:
-    """What a node contains, which must be of a kind."""
+    """Return what a node contains, which must be of a kind."""
     node.pop("__id__", None)
     if node["__loader__"] != loader:
         raise Refused(f"load: a tree must have a {loader}, got {str(node['__loader__'])[:40]!r}.")
@@ -73,7 +64,7 @@ def _is_whole_tree(node: dict[str, Any], parts: Mapping[str, bytes]) -> bool:
 
 
 def _shape(node: dict[str, Any], parts: Mapping[str, bytes]) -> tuple[int, ...]:
-    """The shape of an array, from the start of its entry."""
+    """Return the shape of an array, from the start of its entry."""
     node.pop("__id__", None)
     if node["__loader__"] != "NdArrayNode" or node["type"] != "numpy":
         raise Refused("load: a tree has other things than arrays.")

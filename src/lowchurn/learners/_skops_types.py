@@ -1,4 +1,4 @@
-"""What scikit-learn's own models consist of: types and functions that are read from a skops file without being asked.
+"""What scikit-learn's own models consist of: types and functions in a skops file that are trusted without a word.
 
 skops trusts the public estimators of scikit-learn, and not what they contain. Everything here is data, or a function of
 arrays; none of it imports, opens, or calls anything but what the file had to be trusted for. Distributions of
@@ -61,14 +61,7 @@ UNFITTED_TYPES = (
 
 @functools.cache
 def own_types() -> tuple[str, ...]:
-    """Names of all types and functions that are trusted, the scores of ``sklearn.metrics`` among them.
-
-    Examples
-    --------
-    >>> from lowchurn.learners._skops_types import own_types
-    >>> "sklearn.metrics._classification.f1_score" in own_types()
-    True
-    """
+    """Return the names of all types and functions that are trusted, the scores of ``sklearn.metrics`` among them."""
     found = (getattr(sklearn.metrics, name) for name in sklearn.metrics.__all__ if name.endswith(SCORES))
     scores = [f"{score.__module__}.{score.__name__}" for score in found if isinstance(score, FunctionType)]
     return (*(f"{module}.{name}" for module, names in OWN.items() for name in names), *scores)

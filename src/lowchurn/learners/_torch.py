@@ -8,9 +8,9 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -21,8 +21,15 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from lowchurn._checks import check_number
 from lowchurn._model_files import Label, Refused, labels_from_plain, labels_to_plain, read_record, reading
-from lowchurn.learners._learner import Job, Learner, extra_missing
+from lowchurn._types import ArrayLike, Rows
+from lowchurn.learners._learner import Job, Learner, installed
 from lowchurn.strategies import Strategy, one_hot
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+    from lowchurn.nets import Task
 
 WHO = "NetworkClassifier"
 KINDS = ("fcn", "convnet", "transformer", "resnet")
@@ -57,12 +64,15 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from lowchurn.learners._torch import NetworkClassifier
+    >>> from lowchurn.learners import NetworkClassifier
     >>> X, y = load_iris(return_X_y=True)
     >>> model = NetworkClassifier("fcn-64", random_state=0, device="cpu").fit(X, y)
     >>> model.score(X, y) > 0.9
     True
     """
+
+    module_: Module
+    epochs_: int
 
     def __init__(
         self,
@@ -93,7 +103,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         self.precision = precision
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train the network on labels."""
         X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
@@ -109,8 +119,8 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         self.module_, self.epochs_ = model.module_, model.epochs_
         return self
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes in the order of ``classes_``."""
+    def predict_proba(self, X: Rows) -> np.ndarray:
+        """Return the probabilities of the classes in the order of ``classes_``."""
         check_is_fitted(self)
         import torch
 
@@ -121,8 +131,8 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(torch.cat(parts).numpy())
 
     @classmethod
-    def wrap(cls, module: Any, classes: Any, features: int, **parameters: Any) -> Self:
-        """A network that was trained elsewhere as a fitted classifier, to serve as the base.
+    def wrap(cls, module: Module, classes: ArrayLike, features: int, **parameters: Any) -> Self:
+        """Return a network that was trained elsewhere as a fitted classifier, to serve as the base.
 
         Parameters
         ----------
@@ -135,19 +145,20 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         **parameters
             Of this class, such as ``input_shape``; ``network`` is the module.
         """
-        model = cls(module, **parameters)
-        model.classes_, model.n_features_in_ = np.asarray(classes), features
-        model.module_, model.epochs_ = module.eval(), 0
-        return model
+        return cls(module, **parameters)._fitted(module.eval(), np.asarray(classes), features, epochs=0)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The likeliest class of each row."""
+    def _fitted(self, module: Module, classes: np.ndarray, features: int, epochs: int) -> Self:
+        self.module_, self.classes_, self.n_features_in_, self.epochs_ = module, classes, features, epochs
+        return self
+
+    def predict(self, X: Rows) -> np.ndarray:
+        """Return the likeliest class of each row."""
         proba = self.predict_proba(X)
         return np.asarray(self.classes_[proba.argmax(axis=1)])
 
 
 def shaped(model: NetworkClassifier, X: np.ndarray) -> np.ndarray:
-    """Rows as the network takes them: reshaped, and whole numbers for token ids."""
+    """Return rows as the network takes them: reshaped, and whole numbers for token ids."""
     rows = np.ascontiguousarray(X, dtype=np.float32)
     if model.input_shape is not None:
         if np.prod(model.input_shape) != rows.shape[1]:
@@ -164,11 +175,10 @@ def _kind(network: Any) -> str | None:
 
 
 def make_network(model: NetworkClassifier, features: int, classes: int) -> Any:
-    """The module to train, made to measure where it is one of the paper's."""
-    try:
-        from lowchurn.nets import networks
-    except ImportError:
-        raise extra_missing(WHO, "torch", "torch") from None
+    """Return the module to train, or the function that makes it; one of the paper's is made to measure."""
+    installed(WHO, "torch", "torch")
+    from lowchurn.nets import networks
+
     if not isinstance(model.network, str):
         return model.network
     if ":" in model.network:
@@ -210,116 +220,92 @@ def _check_memory(name: str, make: Callable[[], Any]) -> None:
         )
 
 
-def same_weights(one: Any, other: Any) -> bool:
+def make_module(model: NetworkClassifier, features: int, classes: int) -> Any:
+    """Return a module of one's own kind, whose weights may be changed."""
+    network = make_network(model, features, classes)
+    if not is_network(network):
+        return network()
+    return network if isinstance(model.network, str) else copy.deepcopy(network)
+
+
+def same_weights(one: Module, other: Module) -> bool:
     """Whether two modules have parameters of the same names and shapes."""
-    shapes = [{name: tuple(p.shape) for name, p in module.named_parameters()} for module in (one, other)]
-    return shapes[0] == shapes[1]
+    return shapes(one.named_parameters()) == shapes(other.named_parameters())
+
+
+def shapes(named: Iterable[tuple[str, Tensor]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of named weights."""
+    return {name: tuple(value.shape) for name, value in named}
+
+
+# Parameters that go on to the engine as they are.
+TRAINING = ("epochs", "patience", "restore_best", "batch_size", "learning_rate", "loss", "device", "precision")
+OTHER_LAYERS = "the base's network has other layers, so its weights do not fit."
 
 
 class TorchLearner(Learner):
     """Trains the candidates of a :class:`NetworkClassifier` together, as one stack."""
 
     name = "torch"
+    estimator: NetworkClassifier
 
     @classmethod
-    def handles(cls, estimator: Any) -> bool:
+    def handles(cls, estimator: object) -> bool:
         return isinstance(estimator, NetworkClassifier)
 
-    def fit(self, X: Any, job: Job, base: Any = None) -> Any:
+    def fit(self, X: Rows, job: Job, base: Any = None) -> NetworkClassifier:
         (model,) = self.fit_many(X, [job], base)
         if isinstance(model, Exception):
             raise model
         return model
 
-    def fit_many(self, X: Any, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
-        """Train all jobs at once on one device; ``n_jobs`` has nothing to do here."""
-        from lowchurn.nets import train
-        from lowchurn.nets._tasks import strategy_task
-
+    def fit_many(
+        self, X: Rows, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None
+    ) -> list[NetworkClassifier | Exception]:
+        """Train all jobs at once on one device; ``n_jobs`` has no effect here."""
         who = self.estimator
         X = np.asarray(X, dtype=np.float32)
         network = make_network(who, X.shape[1], len(self.classes))
+        from lowchurn.nets import train
+
         start = None
         if any(job.base_share for job in jobs):
             start = {name: value.detach() for name, value in base.module_.state_dict().items()}
-        tasks = []
-        for job in jobs:
-            labels = job.targets.argmax(axis=1) if job.labels is None else job.labels
-            rows, held_out = self._split(labels, job)
-            tasks.append(
-                strategy_task(
-                    job.strategy,
-                    rows=rows,
-                    targets=job.targets[rows],
-                    validation=held_out,
-                    validation_targets=one_hot(labels[held_out], len(self.classes)),
-                    seed=0 if job.seed is None else job.seed,
-                    base=start,
-                    pull=None if job.pull is None else job.pull[rows],
-                    weights=None if job.sample_weight is None else job.sample_weight[rows],
-                )
-            )
         trained = train(
             network,
             shaped(who, X),
-            tasks,
-            epochs=who.epochs,
-            patience=who.patience,
-            restore_best=who.restore_best,
-            batch_size=who.batch_size,
-            learning_rate=who.learning_rate,
-            loss=who.loss,
-            device=who.device,
-            precision=who.precision,
+            [self._task(job, start) for job in jobs],
             progress=False,
+            **{name: getattr(who, name) for name in TRAINING},
         )
-        return [self._model(trained, k, X.shape[1]) for k in range(len(jobs))]
+        return [
+            clone(who)._fitted(trained.module(k), self.classes, X.shape[1], int(trained.epochs[k]))
+            if trained.status[k] == "finished"
+            else RuntimeError(f"{WHO}: training {trained.status[k]}")
+            for k in range(len(jobs))
+        ]
 
-    def cannot_average(self, base: Any) -> str:
-        if reason := self.cannot_start(1.0, base):
-            return reason
-        import torch
+    def _task(self, job: Job, start: dict[str, Tensor] | None) -> Task:
+        from lowchurn.nets._tasks import strategy_task
 
-        network = make_network(self.estimator, base.n_features_in_, len(self.classes))
-        module = copy.deepcopy(network) if is_network(network) else network()
-        state = base.module_.state_dict()
-        if {name: value.shape for name, value in module.state_dict().items()} != {n: v.shape for n, v in state.items()}:
-            return "the base's network has other layers, so its weights do not fit."
-        module.load_state_dict(state)
-        rows = np.random.default_rng(0).uniform(size=(4, base.n_features_in_))
-        inputs = torch.from_numpy(shaped(self.estimator, rows)).to("cpu")
-        with torch.no_grad():
-            if not torch.allclose(module.cpu().eval()(inputs), base.module_(inputs), atol=1e-5, equal_nan=True):
-                return "the base's network makes something else of the same weights."
-        return ""
-
-    def needs_rows(self, model: Any) -> bool:
-        from torch.nn.modules.batchnorm import _BatchNorm
-
-        return any(isinstance(part, _BatchNorm) for part in model.module_.modules())
-
-    def average(self, models: Sequence[Any], shares: Sequence[float], X: Any) -> Any:
-        """Weights in shares; batch normalisation gets its statistics anew from the rows ``X``."""
-        import torch
-
-        from lowchurn.nets._averages import average_states, renew_statistics
-
-        made = clone(self.estimator)
-        made.classes_, made.n_features_in_ = self.classes, models[0].n_features_in_
-        made.epochs_ = models[0].epochs_
-        made.module_ = copy.deepcopy(models[0].module_)
-        made.module_.load_state_dict(average_states([model.module_.state_dict() for model in models], shares))
-        if self.needs_rows(made) and not any(share == 1 for share in shares):
-            rows = torch.from_numpy(shaped(self.estimator, np.asarray(X, dtype=np.float32)))
-            renew_statistics(made.module_.eval(), rows, self.estimator.batch_size)
-        made.module_.eval()
-        return made
+        labels = job.targets.argmax(axis=1) if job.labels is None else job.labels
+        rows, held_out = self._split(labels, job)
+        return strategy_task(
+            job.strategy,
+            rows=rows,
+            targets=job.targets[rows],
+            validation=held_out,
+            validation_targets=one_hot(labels[held_out], len(self.classes)),
+            seed=0 if job.seed is None else job.seed,
+            base=start,
+            pull=None if job.pull is None else job.pull[rows],
+            weights=None if job.sample_weight is None else job.sample_weight[rows],
+        )
 
     def _split(self, labels: np.ndarray, job: Job) -> tuple[np.ndarray, np.ndarray]:
-        """Rows to train on and rows to stop on, the same for jobs of one seed."""
+        """Return rows to train on and rows to stop on, the same for jobs of one seed."""
         fraction = check_number(WHO, "validation_fraction", self.estimator.validation_fraction, 0, 1, open_low=True,
                                 open_high=True)  # fmt: skip
-        every = np.arange(len(labels))
         if len(labels) < 10:
             raise ValueError(
                 f"{WHO}: at least 10 rows are needed to hold some out for early stopping, got {len(labels)}."
@@ -327,30 +313,57 @@ class TorchLearner(Learner):
         counts = np.bincount(labels)
         many = counts[counts > 0].min() > 1 and int(fraction * len(labels)) >= len(self.classes)
         rows, held_out = train_test_split(
-            every, test_size=fraction, random_state=job.seed, stratify=labels if many else None
+            np.arange(len(labels)), test_size=fraction, random_state=job.seed, stratify=labels if many else None
         )
         return rows, held_out
 
-    def _model(self, trained: Any, k: int, features: int) -> Any:
-        if trained.status[k] != "finished":
-            return RuntimeError(f"{WHO}: training {trained.status[k]}")
-        model = clone(self.estimator)
-        model.classes_, model.n_features_in_ = self.classes, features
-        model.module_, model.epochs_ = trained.module(k), int(trained.epochs[k])
-        return model
+    def cannot(self, strategy: Strategy, base: Any = None) -> str | None:
+        return self.cannot_start(strategy.base_share, base) if strategy.base_share else None
 
-    def cannot(self, strategy: Strategy, base: Any = None) -> str:
-        return self.cannot_start(strategy.base_share, base) if strategy.base_share else ""
-
-    def cannot_start(self, base_share: float, base: Any) -> str:
+    def cannot_start(self, base_share: float, base: Any) -> str | None:
         if not isinstance(base, NetworkClassifier) or not hasattr(base, "module_"):
             return "a network can only start from the weights of a base that is a NetworkClassifier, too."
         if list(base.classes_) != list(self.classes):
             return "the base has other classes, so its weights do not fit."
-        network = make_network(self.estimator, base.n_features_in_, len(self.classes))
-        if not same_weights(network if is_network(network) else network(), base.module_):
-            return "the base's network has other layers, so its weights do not fit."
-        return ""
+        if not same_weights(make_module(self.estimator, base.n_features_in_, len(self.classes)), base.module_):
+            return OTHER_LAYERS
+        return None
+
+    def cannot_average(self, base: Any) -> str | None:
+        if reason := self.cannot_start(1.0, base):
+            return reason
+        import torch
+
+        module, state = make_module(self.estimator, base.n_features_in_, len(self.classes)), base.module_.state_dict()
+        if shapes(module.state_dict().items()) != shapes(state.items()):
+            return OTHER_LAYERS
+        module.load_state_dict(state)
+        rows = np.random.default_rng(0).uniform(size=(4, base.n_features_in_))
+        inputs = torch.from_numpy(shaped(self.estimator, rows)).to("cpu")
+        with torch.no_grad():
+            if not torch.allclose(module.cpu().eval()(inputs), base.module_(inputs), atol=1e-5, equal_nan=True):
+                return "the base's network makes something else of the same weights."
+        return None
+
+    def needs_rows(self, model: Any) -> bool:
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        return any(isinstance(part, _BatchNorm) for part in model.module_.modules())
+
+    def average(self, models: Sequence[Any], shares: Sequence[float], X: Rows) -> NetworkClassifier:
+        """Return a network with weights in shares; batch normalisation gets its statistics anew from the rows ``X``."""
+        import torch
+
+        from lowchurn.nets._averages import average_states, renew_statistics
+
+        first, module = models[0], copy.deepcopy(models[0].module_)
+        module.load_state_dict(average_states([model.module_.state_dict() for model in models], shares))
+        made = clone(self.estimator)._fitted(module.eval(), self.classes, first.n_features_in_, first.epochs_)
+        if self.needs_rows(made) and not any(share == 1 for share in shares):
+            rows = torch.from_numpy(shaped(self.estimator, np.asarray(X, dtype=np.float32)))
+            renew_statistics(module, rows, self.estimator.batch_size)
+            module.eval()
+        return made
 
     @classmethod
     def saves(cls, model: Any) -> bool:
@@ -385,9 +398,9 @@ class TorchLearner(Learner):
         if parameters.get("input_shape") is not None:
             parameters["input_shape"] = tuple(parameters["input_shape"])
         model = NetworkClassifier(**{**parameters, "network": name_to_network(parameters["network"], trusted)})
-        model.classes_ = labels_from_plain("the network", about.classes, about.dtype or about.classes_dtype)
-        model.n_features_in_, model.epochs_ = about.features, about.epochs
-        model.module_ = _made_for(model, load(files["network.safetensors"])).eval()
+        classes = labels_from_plain("the network", about.classes, about.dtype or about.classes_dtype)
+        module = _module_with(model, load(files["network.safetensors"]), about.features, len(classes))
+        model._fitted(module.eval(), classes, about.features, about.epochs)
         if model.predict_proba(np.zeros((1, about.features))).shape != (1, len(model.classes_)):
             raise Refused("load: the network must give one number per class.")
         return model
@@ -395,7 +408,7 @@ class TorchLearner(Learner):
 
 @dataclass(frozen=True)
 class NetworkRecord:
-    """What a model file says about a network, beside its weights."""
+    """What a model file contains about a network, beside its weights."""
 
     parameters: dict[str, bool | int | float | str | list[int] | None]
     classes: list[Label]
@@ -405,30 +418,27 @@ class NetworkRecord:
     classes_dtype: str = ""  # its name in files of format 1
 
 
-def _made_for(model: NetworkClassifier, weights: dict[str, Any]) -> Any:
-    """The network with these weights. One that they do not fit is refused before memory is taken for it."""
+def _module_with(model: NetworkClassifier, weights: dict[str, Tensor], features: int, classes: int) -> Module:
+    """Return the network with these weights. One that they do not fit is refused before memory is taken for it."""
     import torch
 
-    features, classes = model.n_features_in_, len(model.classes_)
     if isinstance(model.network, str):
         with torch.device("meta"):
             plan = make_network(model, features, classes)
-        shapes = {name: value.shape for name, value in plan.state_dict().items()}
-        if shapes != {name: value.shape for name, value in weights.items()}:
+        if shapes(plan.state_dict().items()) != shapes(weights.items()):
             raise Refused(f"load: the weights do not fit the network {model.network!r} of {features} features.")
-    network = make_network(model, features, classes)
-    module = network if is_network(network) else network()
+    module: Module = make_module(model, features, classes)
     module.load_state_dict(weights)
     return module
 
 
-def is_network(value: Any) -> bool:
-    """Whether this is a torch module, found out without importing torch."""
+def is_network(value: object) -> TypeGuard[Module]:
+    """Whether this is a torch module; torch is not imported."""
     return not isinstance(value, type) and hasattr(value, "named_parameters") and hasattr(value, "forward")
 
 
 def network_name(network: Any) -> str:
-    """A network as a string that can be written down; a module of one's own by where its class is imported from."""
+    """Return a network as a string: a module of one's own by where its class is imported from."""
     if isinstance(network, str):
         return network
     maker = type(network) if is_network(network) else network
@@ -462,19 +472,7 @@ def _check_made_again(model: NetworkClassifier) -> None:
 
 
 def name_to_network(network: Any, trusted: Sequence[str]) -> Any:
-    """The network that a model file names: one of the paper's by its name, code only where the name is trusted.
-
-    Examples
-    --------
-    >>> from lowchurn.learners._torch import name_to_network
-    >>> name_to_network("fcn-10", trusted=[])
-    'fcn-10'
-    >>> name_to_network("package.module:function", trusted=[])
-    Traceback (most recent call last):
-    ...
-    lowchurn._model_files.Refused: load: the file names code, 'package.module:function', that makes a network.
-    Where you trust it, load with trusted=['package.module:function'].
-    """
+    """Return the network that a model file names: one of the paper's by its name, code only where it is trusted."""
     if not isinstance(network, str) or ":" not in network:
         return network
     if network not in trusted:
@@ -488,6 +486,3 @@ def name_to_network(network: Any, trusted: Sequence[str]) -> Any:
         for part in attribute.split("."):
             found = getattr(found, part)
     return found
-
-
-__all__ = ["NetworkClassifier", "TorchLearner"]

@@ -31,7 +31,7 @@ class Damaged(ValueError):
 
 @contextlib.contextmanager
 def reading(who: str, name: str) -> Iterator[None]:
-    """Errors of a library about a file, as one clear line."""
+    """Turn the errors of a library about a file into one clear line."""
     try:
         yield
     except (ImportError, Refused):
@@ -47,27 +47,22 @@ def require(holds: Any, words: str) -> None:
         raise Damaged(words)
 
 
-def check_binary_tree(left: np.ndarray, right: np.ndarray, is_leaf: np.ndarray) -> None:
-    """Children of inner nodes must be other nodes, each of one parent, and none the root (node 0)."""
-    children = np.concatenate([left[~is_leaf], right[~is_leaf]])
-    require(((children > 0) & (children < len(left))).all(), "a node has children that are not there")
-    require(len(np.unique(children)) == len(children), "a node has two parents")
+def inside(places: np.ndarray, end: int) -> bool:
+    """Whether all numbers are from 0 to below the end."""
+    return bool(((places >= 0) & (places < end)).all())
+
+
+def segments(bounds: np.ndarray, count: int, end: int) -> bool:
+    """Whether these are the bounds of so many segments, from 0 to the end."""
+    whole = len(bounds) == count + 1 > 0 and bounds[0] == 0 and bounds[-1] == end
+    return bool(whole and (np.diff(bounds) >= 0).all())
 
 
 # LightGBM
 
 
 def check_lightgbm(data: bytes) -> None:
-    """Check the text of a model of LightGBM.
-
-    Examples
-    --------
-    >>> from lowchurn.learners._trees import check_lightgbm
-    >>> check_lightgbm(b"tree\\nversion=v4\\n")
-    Traceback (most recent call last):
-    ...
-    lowchurn.learners._trees.Damaged: it is cut short, or no text file of LightGBM
-    """
+    """Check the text of a model of LightGBM."""
     head, blank, _ = data.partition(b"\n\n")
     require(blank and data.startswith(b"tree\n"), "it is cut short, or no text file of LightGBM")
     require(not CONTROLS.search(data), "it contains control characters")
@@ -89,53 +84,44 @@ def check_lightgbm(data: bytes) -> None:
     require(TAIL.fullmatch(data, place), "its end is missing or damaged")
 
 
+# Lists of numbers in a tree that need not be there, and how many fewer than its leaves they have.
+LIGHTGBM_NUMBERS = {"leaf_weight": 0, "leaf_count": 0, "internal_weight": 1, "internal_count": 1}
+
+
 def _check_lightgbm_tree(fields: Mapping[str, str], features: int) -> None:
     leaves, cats = _count(fields, "num_leaves"), _count(fields, "num_cat")
     require(leaves >= 1, "a tree has no leaf")
     require(len(_floats(fields, "leaf_value")) == leaves, "a tree has leaves without value")
     require("shrinkage" not in fields or len(_floats(fields, "shrinkage")) == 1, "shrinkage must be a number")
-    require(fields.get("is_linear", "0").strip() in ("0", "1"), "is_linear must be 0 or 1")
-    for name, count in LIGHTGBM_NUMBERS.items():
+    linear = fields.get("is_linear", "0").strip()
+    require(linear in ("0", "1"), "is_linear must be 0 or 1")
+    for name, fewer in LIGHTGBM_NUMBERS.items():
         if name in fields and (leaves > 1 or fields[name].strip()):
-            require(
-                len(_floats(fields, name)) in (leaves - count, 0 if leaves == 1 else -1), f"{name} has a wrong length"
-            )
-    if fields.get("is_linear", "0").strip() == "1":
+            allowed = (leaves - fewer, 0 if leaves == 1 else -1)
+            require(len(_floats(fields, name)) in allowed, f"{name} has a wrong length")
+    if linear == "1":
         counts, used = _integers(fields, "num_features"), _integers(fields, "leaf_features")
         require(len(counts) == leaves and (counts >= 0).all() and counts.sum() == len(used), "a linear leaf is damaged")
-        require(((used >= 0) & (used < features)).all(), "a linear leaf has features that are not there")
+        require(inside(used, features), "a linear leaf has features that are not there")
         require(len(_floats(fields, "leaf_coeff")) == len(used), "a linear leaf lacks coefficients")
         require(len(_floats(fields, "leaf_const")) == leaves, "a linear leaf lacks its constant")
     if leaves == 1:
         return
-    split, kinds, thresholds = (
-        _integers(fields, "split_feature"),
-        _integers(fields, "decision_type"),
-        _floats(fields, "threshold"),
-    )
+    split, kinds = _integers(fields, "split_feature"), _integers(fields, "decision_type")
+    thresholds = _floats(fields, "threshold")
     left, right = _integers(fields, "left_child"), _integers(fields, "right_child")
     others = [_floats(fields, name) for name in ("split_gain", "internal_value")]
-    parts = (split, kinds, thresholds, left, right, *others)
-    require({len(part) for part in parts} == {leaves - 1}, "a tree lacks nodes")
-    require(((split >= 0) & (split < features)).all(), "a node asks for a feature that is not there")
+    lengths = {len(part) for part in (split, kinds, thresholds, left, right, *others)}
+    require(lengths == {leaves - 1}, "a tree lacks nodes")
+    require(inside(split, features), "a node asks for a feature that is not there")
     children = np.concatenate([left, right])
     require(((children >= -leaves) & (children < leaves - 1) & (children != 0)).all(), "a node lacks a child")
     require(len(np.unique(children)) == len(children), "a node has two parents")
     if cats or (kinds & 1).any():
         bounds, words = _integers(fields, "cat_boundaries"), _integers(fields, "cat_threshold")
-        require(len(bounds) == cats + 1 and bounds[0] == 0 and bounds[-1] == len(words), "categories are damaged")
-        require((np.diff(bounds) >= 0).all(), "categories are damaged")
         chosen = thresholds[(kinds & 1) == 1]
-        require(((chosen >= 0) & (chosen < cats) & (chosen == chosen.round())).all(), "categories are damaged")
-
-
-# Lists of numbers in a tree, and how many fewer than its leaves they have.
-LIGHTGBM_NUMBERS = {
-    "leaf_weight": 0,
-    "leaf_count": 0,
-    "internal_weight": 1,
-    "internal_count": 1,
-}
+        whole = inside(chosen, cats) and (chosen == chosen.round()).all()
+        require(segments(bounds, cats, len(words)) and whole, "categories are damaged")
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -169,16 +155,7 @@ def _floats(fields: Mapping[str, str], name: str) -> np.ndarray:
 
 
 def check_xgboost(data: bytes) -> None:
-    """Check a model of XGBoost in JSON or UBJSON.
-
-    Examples
-    --------
-    >>> from lowchurn.learners._trees import check_xgboost
-    >>> check_xgboost(b"{}")
-    Traceback (most recent call last):
-    ...
-    lowchurn.learners._trees.Damaged: 'learner' is not there
-    """
+    """Check a model of XGBoost in JSON or UBJSON."""
     try:
         # JSON begins with a quoted key, UBJSON with the length of one.
         is_json = data[1:].lstrip()[:1] in (b'"', b"}")
@@ -203,10 +180,9 @@ def check_xgboost(data: bytes) -> None:
     require(_number(_at(model, dict, "gbtree_model_param"), "num_trees") == len(trees), "the number of trees is wrong")
     groups = _array(model, "tree_info", int)
     require(len(groups) == len(trees), "the number of trees is wrong")
-    require(((groups >= 0) & (groups < max(classes, 1))).all(), "a tree belongs to a class that is not there")
+    require(inside(groups, max(classes, 1)), "a tree belongs to a class that is not there")
     rounds = _array(model, "iteration_indptr", int) if "iteration_indptr" in model else np.array([0, len(trees)])
-    require(len(rounds) and rounds[0] == 0 and rounds[-1] == len(trees), "the rounds are damaged")
-    require((np.diff(rounds) >= 0).all(), "the rounds are damaged")
+    require(segments(rounds, len(rounds) - 1, len(trees)), "the rounds are damaged")
     for tree in trees:
         require(isinstance(tree, Mapping), "a tree is damaged")
         outputs = _check_xgboost_tree(tree, features)
@@ -216,54 +192,51 @@ def check_xgboost(data: bytes) -> None:
 
 
 def _check_xgboost_tree(tree: Mapping[str, Any], features: int) -> int:
-    """Check one tree; the number of values of its leaves."""
+    """Check one tree and return the number of values of its leaves."""
     shape = _at(tree, dict, "tree_param")
     n, outputs = _number(shape, "num_nodes"), max(_number(shape, "size_leaf_vector"), 1)
     require(n >= 1 and _number(shape, "num_feature") <= features, "a tree is damaged")
-    ints = {name: _array(tree, name, int) for name in ("left_children", "right_children", "parents", "split_indices",
-                                                       "default_left", "split_type")}  # fmt: skip
+    names = ("left_children", "right_children", "parents", "split_indices", "default_left", "split_type")
+    ints = {name: _array(tree, name, int) for name in names}
     for name in ("split_conditions", "loss_changes", "sum_hessian"):
         _length(name, _array(tree, name, float), n)
     _length("base_weights", _array(tree, "base_weights", float), n * outputs)
     for name, values in ints.items():
         _length(name, values, n)
-    left, right, split = ints["left_children"], ints["right_children"], ints["split_indices"]
+    left, right, parents, split, _, kinds = ints.values()
     leaf = left == -1
-    check_binary_tree(left, right, leaf)
-    require(((split[~leaf] >= 0) & (split[~leaf] < features)).all(), "a node asks for a feature that is not there")
-    inner, parents = np.flatnonzero(~leaf), ints["parents"]
-    require((parents[left[inner]] == inner).all() and (parents[right[inner]] == inner).all(), "a node has no parent")
+    inner = np.flatnonzero(~leaf)
+    children = np.concatenate([left[inner], right[inner]])
+    require(((children > 0) & (children < n)).all(), "a node has children that are not there")
+    require(len(np.unique(children)) == len(children), "a node has two parents")
+    require(inside(split[inner], features), "a node asks for a feature that is not there")
+    require((parents[children] == np.tile(inner, 2)).all(), "a node has no parent")
     require(parents[0] in (-1, 2**31 - 1), "the root has a parent")
-    require(np.isin(ints["split_type"], (0, 1)).all(), "a node is of an unknown kind")
+    require(np.isin(kinds, (0, 1)).all(), "a node is of an unknown kind")
     if outputs > 1 and "leaf_weights" in tree:  # since XGBoost 3.1; before, values were with the nodes
-        count = len(_array(tree, "leaf_weights", float)) / outputs
-        require(((right[leaf] >= 0) & (right[leaf] < count)).all(), "a tree has leaves without value")
+        count, rest = divmod(len(_array(tree, "leaf_weights", float)), outputs)
+        require(rest == 0 and inside(right[leaf], count), "a tree has leaves without value")
     else:
         require((right[leaf] == -1).all(), "a tree has leaves without value")
-    names = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
-    words, nodes, begins, sizes = (_array(tree, name, int) for name in names)
-    require(len(nodes) == len(begins) == len(sizes), "categories are damaged")
-    require(((nodes >= 0) & (nodes < n)).all() and (np.diff(nodes) > 0).all(), "categories are damaged")
-    require(np.array_equal(nodes, np.flatnonzero((ints["split_type"] == 1) & ~leaf)), "categories are damaged")
+    words, nodes, begins, sizes = (
+        _array(tree, f"categories{part}", int) for part in ("", "_nodes", "_segments", "_sizes")
+    )
+    whole = len(nodes) == len(begins) == len(sizes) and inside(words, 2**24)
+    require(whole and np.array_equal(nodes, inner[kinds[inner] == 1]), "categories are damaged")
     require(((begins >= 0) & (sizes >= 0) & (begins + sizes <= len(words))).all(), "categories are damaged")
-    require(((words >= 0) & (words < 2**24)).all(), "categories are damaged")
     return outputs
 
 
 def _check_xgboost_categories(cats: Mapping[str, Any], features: int) -> None:
-    """The names of categories, where a table with names was trained on."""
-    segments, order = _array(cats, "feature_segments", int), _array(cats, "sorted_idx", int)
+    """Check the names of categories, where a table with names was trained on."""
+    bounds, order = _array(cats, "feature_segments", int), _array(cats, "sorted_idx", int)
     encoded = _at(cats, list, "enc")
-    if not len(segments) and not encoded:
+    if not len(bounds) and not encoded:
         return
-    require(len(segments) == features + 1 and len(encoded) == features, "categories are damaged")
-    require(
-        segments[0] == 0 and (np.diff(segments) >= 0).all() and segments[-1] == len(order), "categories are damaged"
-    )
-    for k, one in enumerate(encoded):
-        count = int(segments[k + 1] - segments[k])
-        places = order[segments[k] : segments[k + 1]]
-        require(np.array_equal(np.sort(places), np.arange(count)), "categories are damaged")
+    require(len(encoded) == features and segments(bounds, features, len(order)), "categories are damaged")
+    for one, first, end in zip(encoded, bounds[:-1], bounds[1:], strict=True):
+        count = int(end - first)
+        require(np.array_equal(np.sort(order[first:end]), np.arange(count)), "categories are damaged")
         require(isinstance(one, Mapping), "categories are damaged")
         values = _array(one, "values", float)
         if "offsets" not in one:  # numbers
@@ -271,10 +244,7 @@ def _check_xgboost_categories(cats: Mapping[str, Any], features: int) -> None:
             continue
         offsets = _array(one, "offsets", int)
         if count or len(values):
-            require(
-                len(offsets) == count + 1 and offsets[0] == 0 and offsets[-1] == len(values), "categories are damaged"
-            )
-            require((np.diff(offsets) >= 0).all(), "categories are damaged")
+            require(segments(offsets, count, len(values)), "categories are damaged")
 
 
 def _at(found: Any, kind: type, name: str) -> Any:
@@ -303,7 +273,7 @@ def _array(found: Mapping[str, Any], name: str, kind: type) -> np.ndarray:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys all differ: of equal ones XGBoost would take another than we check."""
+    """Return a JSON object whose keys all differ: of equal ones XGBoost would take another than we check."""
     made = dict(pairs)
     require(len(made) == len(pairs), "a key is there twice")
     return made
@@ -318,14 +288,7 @@ CONSTANTS = {b"T": True, b"F": False, b"Z": None, b"N": None}
 
 
 def read_ubjson(data: bytes) -> Any:
-    """Decode UBJSON as XGBoost writes it; lists of numbers become arrays.
-
-    Examples
-    --------
-    >>> from lowchurn.learners._trees import read_ubjson
-    >>> read_ubjson(b"{i\\x01ai\\x05}")
-    {'a': 5}
-    """
+    """Return UBJSON as XGBoost writes it, decoded; lists of numbers become arrays."""
     value, place = _ubjson(data, 0, 0)
     require(place == len(data), "it is longer than its content")
     return value
@@ -376,19 +339,15 @@ def _list(data: bytes, place: int, depth: int) -> tuple[Any, int]:
     if data[place : place + 1] == b"$":
         kind, place = data[place + 1 : place + 2], place + 2
         require(kind in NUMBERS_OF and data[place : place + 1] == b"#", "a list is damaged")
-    if data[place : place + 1] != b"#":
-        made = []
-        while data[place : place + 1] != b"]":
-            value, place = _ubjson(data, place, depth + 1)
-            made.append(value)
-        return made, place + 1
-    size, place = _size(data, place + 1)
-    if kind is None:
-        made = []
-        for _ in range(size):
-            value, place = _ubjson(data, place, depth + 1)
-            made.append(value)
-        return made, place
-    number = np.dtype(NUMBERS_OF[kind])
-    require(place + size * number.itemsize <= len(data), "a list is cut short")
-    return np.frombuffer(data, number, size, place), place + size * number.itemsize
+    size = None
+    if data[place : place + 1] == b"#":
+        size, place = _size(data, place + 1)
+    if kind is not None and size is not None:
+        number = np.dtype(NUMBERS_OF[kind])
+        require(place + size * number.itemsize <= len(data), "a list is cut short")
+        return np.frombuffer(data, number, size, place), place + size * number.itemsize
+    made: list[Any] = []
+    while len(made) < size if size is not None else data[place : place + 1] != b"]":
+        value, place = _ubjson(data, place, depth + 1)
+        made.append(value)
+    return made, place + (size is None)
