@@ -283,7 +283,23 @@ def proportion_table(found: Averages, variant: Variant, network: str, method: st
 
 
 def dial_tables(rows: list[Row]) -> Iterator[tuple[Variant, Table]]:
-    """Every table of the evidence that the rows fill: for each variant and network the numbers, wins, ratios, noise."""
+    """Every table of the evidence that the rows fill: for each variant and network the numbers, wins, ratios, noise.
+
+    Examples
+    --------
+    >>> from lowchurn.bench import dial_tables
+    >>> common = dict(network="fcn-10", initial=10, validation=5, batch=10, scale=False, patience=5, loss="log")
+    >>> common |= dict(epochs_limit=300, run_seed=0, dataset="wine", trial=0, status="finished", start="warm")
+    >>> rows = [
+    ...     common | dict(strategy="cold", parameters={}, accuracy=0.9, churn=0.1),
+    ...     common | dict(strategy="distill", parameters={"lam": 0.5, "start": "warm"}, accuracy=0.9, churn=0.04),
+    ...     common | dict(strategy="soup", parameters={"members": 8, "toward_base": 0.5}, accuracy=0.9, churn=0.02),
+    ... ]
+    >>> tables = {table.name: table for _, table in dial_tables(rows)}
+    >>> table = tables["dial-fcn-10"]
+    >>> dict(zip(table.columns, map(table.cell, table.rows[0][1])))["soup"]
+    '2.00'
+    """
     for variant in dial_variants(rows):
         networks: dict[str, list[Row]] = {}
         for row in rows:
