@@ -18,6 +18,7 @@ from scipy import sparse
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _check_sample_weight
 
+from lowchurn._estimates import kish_rows
 from lowchurn._types import ArrayLike, Rows
 from lowchurn.estimator._labels import WHO
 from lowchurn.selection import rows_to_certify
@@ -225,7 +226,7 @@ def _stir(x: np.ndarray) -> np.ndarray:
 
 def effective_rows(weights: np.ndarray) -> float:
     """How many rows weights stand for: copies that are counted, else Kish's effective number."""
-    return float(weights.sum() if whole_numbers(weights) else weights.sum() ** 2 / (weights**2).sum())
+    return float(weights.sum() if whole_numbers(weights) else kish_rows(weights))
 
 
 def split_for_budget(
