@@ -20,6 +20,7 @@ from lowchurn.estimator._production import Base, GivenBase
 from lowchurn.estimator._serving import Part, Weights, base_alone, weighted
 from lowchurn.estimator._split import effective_rows, whole_numbers
 from lowchurn.estimator._training import Trainer
+from lowchurn.metrics import decide
 from lowchurn.scoring import Score
 from lowchurn.strategies import ColdStart, Strategy, Training, plan
 
@@ -61,7 +62,7 @@ class Ruler:
 
     def decided(self, proba: np.ndarray, alone: bool = False) -> np.ndarray:
         """The likeliest class of each row, as an index."""
-        likeliest = proba.argmax(axis=1)
+        likeliest = np.asarray(decide(proba))
         return np.where(self.base_decisions >= 0, self.base_decisions, likeliest) if alone else likeliest
 
     def right(self, proba: np.ndarray, alone: bool = False) -> np.ndarray:
@@ -291,7 +292,7 @@ def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, sta
 def decides_otherwise(ruler: Ruler) -> str:
     """A note that the base does not decide for its largest probability, as candidates do; empty where it does."""
     known = ruler.base_decisions != GONE
-    other = known & (ruler.base_decisions != ruler.base_proba.argmax(axis=1))
+    other = known & (ruler.base_decisions != decide(ruler.base_proba))
     tied = np.sort(ruler.base_proba, axis=1)[:, -2:]
     other &= tied[:, 1] - tied[:, 0] > 1e-6  # equal ones may fall either way
     share = ruler.mean(other)

@@ -32,6 +32,7 @@ from lowchurn.learners._learner import extra_missing
 from lowchurn.learners._model import BehindPreprocessing, inside_wrappers, unwrap
 from lowchurn.learners._native import NATIVE_ENDINGS
 from lowchurn.learners._torch import is_network
+from lowchurn.metrics import decide
 
 Asked: TypeAlias = Model | Callable[[Rows], Any]  # the production object: a classifier, or a function of rows
 BOOSTING = ("catboost", "lightgbm", "xgboost")
@@ -275,7 +276,7 @@ def read_decisions(who: str, given: Any, labels: Any, classes: np.ndarray) -> np
     if only_labels(given, who):
         return codes(who, given, classes)
     table, names = read_probabilities(who, given, labels, classes)
-    return positions(names, classes)[table.argmax(axis=1)]
+    return positions(names, classes)[decide(table)]
 
 
 def read_probabilities(

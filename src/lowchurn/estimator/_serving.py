@@ -14,6 +14,7 @@ from lowchurn.estimator._labels import positions, training_labels
 from lowchurn.estimator._production import Base, align
 from lowchurn.learners import Learner
 from lowchurn.learners._model import BehindPreprocessing
+from lowchurn.metrics import decide
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,5 +99,5 @@ class Served:
         if isinstance(first, Base) and not more:
             # These need not be those of its largest probability.
             decided = first.decisions(X)
-            return decided if (decided >= 0).all() else np.where(decided >= 0, decided, self.proba(X).argmax(axis=1))
-        return self.proba(X).argmax(axis=1)
+            return decided if (decided >= 0).all() else np.where(decided >= 0, decided, decide(self.proba(X)))
+        return np.asarray(decide(self.proba(X)))
