@@ -16,7 +16,7 @@ from lowchurn.strategies._paper import (
     ShrinkPerturb,
     WarmStart,
 )
-from lowchurn.strategies._plan import Plan, Recipe, Training, plan, trainings
+from lowchurn.strategies._plan import Plan, Recipe, Training, plan
 from lowchurn.strategies._strategy import (
     STARTS,
     TENTHS,

@@ -107,8 +107,3 @@ def _with_teachers(training: Training) -> list[Training]:
 def _depth(training: Training) -> int:
     """The number of its round: one more than that of its teachers."""
     return max((1 + _depth(teacher) for teacher in training.teachers), default=0)
-
-
-def trainings(strategy: Strategy) -> list[Training]:
-    """What has to be trained for one strategy."""
-    return list(_recipe(strategy).trainings)
