@@ -30,7 +30,7 @@ def bits(store):
     rows = Store(store).rows()
     shown = [
         tuple(
-            value.hex() if isinstance(value, float) else value
+            value.hex() if isinstance(value, float) else str(value) if name == "parameters" else value
             for name, value in ((name, row[name]) for name in COLUMNS if name not in TIMES)
         )
         for row in rows
