@@ -22,6 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from lowchurn import LowChurnClassifier
+from lowchurn.estimator._serving import Served
 from lowchurn.learners import NetworkClassifier
 from lowchurn.strategies import ColdStart, Distill, ServedMixture
 
@@ -83,13 +84,13 @@ def curve(name, data, trial, size, unseen):
         model = LowChurnClassifier(estimator, base=draw.base, strategies=every, random_state=trial).fit(
             draw.X[used], draw.y[used], held_out=np.arange(len(used)) >= len(draw.rows)
         )
-    found = {(o.candidate.strategy, o.candidate.setting): o for o in model._desk.offers}
+    found = {(o.candidate.strategy, o.candidate.setting): o for o in model._choices.offers}
     some, rows = draw.X[draw.test[:1000]], []
     base = {"set": name, "trial": trial}
     for method, family in asked.items():
         for lam, strategy in family.items():
             offer = found[strategy.name, strategy.setting]
-            served = model._desk.served(offer)
+            served = Served(offer.weights, model.classes_)
             rows.append(
                 base
                 | {"method": method, "lam": lam, "churn": offer.churn, "accuracy": offer.candidate.accuracy}
@@ -172,7 +173,7 @@ def budgets(name, data, learner, estimator, trial, size, unseen):
             note("auto", budget, draw.fit(strategies="auto", max_churn=budget) if budget != FIT_FOR else auto)
             note("auto, dialled", budget, auto.dial(max_churn=budget))
         ends = {"base": draw.before}
-        plain = dial._desk.served(dial._desk.plain)
+        plain = Served(dial._choices.plain.weights, dial.classes_)
         ends["retrain"] = dial.classes_[plain.proba(draw.X[draw.test]).argmax(axis=1)]
     for strategies, after in ends.items():
         shared = {"learner": learner, "set": name, "trial": trial, "strategies": strategies, "budget": np.nan}

@@ -56,7 +56,7 @@ ALLOWED = {
     "_reading": {"_terminal"},
     "_terminal": set(),
     "_exits": FLOOR,
-    "_model_files": {"_reading", "_terminal"},
+    "_model_files": {"_reading", "_terminal", "_types"},
     "_charts": FLOOR,
     "_frontier_chart": MATHS | {"_charts"},
     "scoring": FLOOR,
@@ -117,7 +117,7 @@ WIDE = {
     "lowchurn.audit._settings.Settings": "the settings of an audit: one field per key of the TOML file",
     "lowchurn.estimator._frontier.Candidate": "a public result: its fields are the columns of the frontier",
     "lowchurn.nets.networks.Transformer": "a network: one attribute per layer",
-    "lowchurn.report._tried.Record": "a file that may be written by hand: one field per key",
+    "lowchurn.report._frontier_file.Record": "a file that may be written by hand: one field per key",
 }
 
 

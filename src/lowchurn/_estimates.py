@@ -83,12 +83,14 @@ def weighted_proportion(
 ) -> Estimate:
     """A share of weighted rows, from sums of the weights and of their squares over the hits and over all rows.
 
-    The effective number of rows is the one at which a plain sample has the variance of the weighted share. Kish's,
-    which is used where the sample shows no variance, would assume that weights have nothing to do with the hits.
+    The effective number of rows is Kish's, or the smaller one at which a plain sample has the variance of the weighted
+    share (Korn and Graubard): Kish's alone covers too little where heavy rows are hit more often than others, and the
+    variance alone where few heavy rows decide, since it is then itself uncertain.
     """
     share = hits / total
     variance = ((1 - share) ** 2 * hits2 + share**2 * (total2 - hits2)) / total**2
-    return proportion(share, n, confidence, effective_rows(share, variance, total**2 / total2))
+    kish = total**2 / total2
+    return proportion(share, n, confidence, min(kish, effective_rows(share, variance, kish)))
 
 
 def share_of_rows(hits: np.ndarray, weights: np.ndarray, copies: bool = False, confidence: float = 0.95) -> Estimate:

@@ -50,15 +50,10 @@ class Stopped(KeyboardInterrupt):
 
 
 def run_command(app: typer.Typer, arguments: Sequence[str], also: Mapping[str, Mapping[str, str]] | None = None) -> int:
-    """Run a command line and return its exit code.
+    """Run a command line (without the name of the program) and return its exit code.
 
-    Parameters
-    ----------
-    app : Typer
-    arguments : sequence of str
-        Without the name of the program. ``--debug`` is understood at any place before ``--``.
-    also : mapping, optional
-        For a command, further names that settings have in Python: ``{"retrain": {"trusted": "--trust"}}``.
+    ``--debug`` may stand at any place before ``--``. ``also`` maps a command to further names that its settings have in
+    Python: ``{"retrain": {"trusted": "--trust"}}``.
     """
     arguments, debug = _without_debug(arguments)
     command = typer.main.get_command(app)
@@ -195,7 +190,7 @@ def _signals_raised() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_warnings(names: Mapping[str, str]) -> Iterator[None]:
-    def show(message: Warning | str, *place: Any, **more: Any) -> None:
+    def show(message: Warning | str, *place: object, **more: object) -> None:
         tell("warning", as_options(str(message), names), "yellow")
 
     with warnings.catch_warnings():

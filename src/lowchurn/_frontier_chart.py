@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from lowchurn._charts import Axis, Chart, Key, Mark, Panel, percent_text, series_styles, ticks
-from lowchurn._checks import unknown_name
+from lowchurn._charts import ENDINGS, Axis, Chart, Key, Mark, Panel, percent_text, series_styles, ticks
+from lowchurn._checks import check_choice, check_number, unknown_name
 from lowchurn._display import interval_text, setting_words, share_text
 from lowchurn._estimates import Estimate, paired_difference, undefined
 from lowchurn._html import short
@@ -201,6 +202,33 @@ def _number(who: str, name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{who}: {name} of the frontier must be a number or null, got {value!r}.") from None
+
+
+def plot_frontier(
+    candidates: Sequence[object],
+    path: str | Path | None = None,
+    served: Mapping[str, float] | None = None,
+    max_churn: float | None = None,
+    churn: str = "hard",
+) -> Chart:
+    """The chart of :meth:`lowchurn.estimator.Frontier.plot`, written to a file where a path is given."""
+    who = "Frontier.plot"
+    check_choice(who, "churn", churn, ("hard", "soft"))
+    if max_churn is not None:
+        check_number(who, "max_churn", max_churn, 0, math.inf)
+    if path is not None and Path(path).suffix not in ENDINGS:
+        raise ValueError(f"{who}: path must end in {', '.join(ENDINGS)}, got {str(path)!r}.")
+    asked = {"max_churn": max_churn, "churn": churn}
+    tried = read_tried({"frontier": candidates, "parameters": asked, "selection": {"served": served}}, who=who)
+    if not tried.drawn:
+        raise ValueError(
+            f"{who}: there must be a candidate with a measured accuracy and churn, got {len(candidates)} without. "
+            "Fit with a base: without one there is no churn."
+        )
+    chart = frontier_chart(tried)
+    if path is not None:
+        chart.save(path)
+    return chart
 
 
 def frontier_chart(tried: Tried) -> Chart:

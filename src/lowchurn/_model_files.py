@@ -18,6 +18,7 @@ import numpy as np
 
 from lowchurn._reading import read_json
 from lowchurn._terminal import one_line
+from lowchurn._types import ArrayLike
 
 # An archive may unpack to this many bytes, or to this many times its own size where that is more.
 ALWAYS_ALLOWED = 256 * 2**20
@@ -138,7 +139,7 @@ def hex_number(what: str, text: str, finite: bool = True) -> float:
 Label = bool | int | float | str | None
 
 
-def labels_to_plain(classes: Any) -> dict[str, Any]:
+def labels_to_plain(classes: ArrayLike) -> dict[str, Any]:
     """Labels as JSON and their dtype, so that :func:`labels_from_plain` gives them back exactly."""
     classes = np.asarray(classes)
     dtype = "O" if classes.dtype.kind == "O" else classes.dtype.str
@@ -179,6 +180,6 @@ def labels_from_plain(what: str, labels: Sequence[Label], dtype: str) -> np.ndar
     return made
 
 
-def _shown(labels: Sequence[Label], made: np.ndarray) -> list[Any]:
+def _shown(labels: Sequence[Label], made: np.ndarray) -> list[Label]:
     """The labels as the array must hold them; strings that do not fit its dtype would be cut off in silence."""
     return made.tolist() if made.dtype.kind == "M" else list(labels)

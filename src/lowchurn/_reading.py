@@ -10,7 +10,7 @@ import json
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lowchurn._terminal import one_line
 
@@ -48,7 +48,7 @@ def read_toml(who: str, path: str | os.PathLike[str], kind: type[T]) -> T:
     return check_structure(who, shown, found, kind)
 
 
-def check_structure(who: str, name: str, found: Any, kind: type[T]) -> T:
+def check_structure(who: str, name: str, found: object, kind: type[T]) -> T:
     """Check plain data (dicts, lists, strings, numbers) against a type and return it as that type."""
     try:
         import msgspec
@@ -62,11 +62,11 @@ def check_structure(who: str, name: str, found: Any, kind: type[T]) -> T:
         raise ValueError(f"{who}: {name} has the wrong structure: {one_line(error)}.") from None
 
 
-def _depth(value: Any) -> int:
+def _depth(value: object) -> int:
     """How many lists and dicts are inside each other, without recursion."""
     deepest, level = 0, [value]
     while level and deepest <= DEEPEST:
-        inner: list[Any] = []
+        inner: list[object] = []
         for item in level:
             if isinstance(item, dict):
                 inner.extend(item.values())

@@ -26,16 +26,7 @@ from lowchurn._checks import (
 from lowchurn._types import Rows, Values
 from lowchurn.scoring import Score, get_score
 
-__all__ = [
-    "Flips",
-    "accuracy",
-    "churn",
-    "churn_at_cold_accuracy",
-    "cost_curve",
-    "flips",
-    "pareto_front",
-    "soft_churn",
-]
+__all__ = ["accuracy", "churn", "churn_at_cold_accuracy", "cost_curve", "flips", "pareto_front", "soft_churn"]
 
 
 def churn(base: Values, new: Values, sample_weight: Values | None = None) -> float:
@@ -334,36 +325,19 @@ def dial_key(record: OnDial) -> Hashable:
     return record.strategy, frozenset((k, v) for k, v in record.parameters.items() if k != record.dial_parameter)
 
 
-def dial_curves(records: Any, strategies: Sequence[str] | None = None, settings: Sequence[str] = ()) -> list[list[int]]:
+def dial_curves(records: Sequence[OnDial]) -> list[list[int]]:
     """Indices of the candidates on each dial, in order of their positions from the new model (0) to the base (1).
 
     The base, at position 1, ends every dial that does not reach it. One point makes no curve.
     """
-    positions = [r.dial for r in records] if strategies is None else records
-    # Settings in words: until all callers have records.
-    words = zip(strategies or (), settings, strict=True)
-    keys: list[Hashable] = [dial_key(r) for r in records] if strategies is None else [dial_name(*w) for w in words]
+    positions = [record.dial for record in records]
     dials: dict[Hashable, list[int]] = {}
-    for i, position in enumerate(positions):
-        if not math.isnan(position):
-            dials.setdefault(keys[i], []).append(i)
+    for i, record in enumerate(records):
+        if not math.isnan(record.dial):
+            dials.setdefault(dial_key(record), []).append(i)
     ends = [group[0] for group in dials.values() if len(group) == 1 and positions[group[0]] == 1]
     several = [group for group in dials.values() if len(group) > 1]
     if not several:  # single points that nothing else names are one dial
         several = [[i for group in dials.values() for i in group if i not in ends]]
     curves = [group if any(positions[i] == 1 for i in group) else [*group, *ends] for group in several]
     return [sorted(curve, key=lambda i: positions[i]) for curve in curves if len(curve) > 1]
-
-
-def dial_name(strategy: str, setting: str) -> str:
-    """The dial that a candidate is on: its strategy and setting without the position.
-
-    Examples
-    --------
-    >>> from lowchurn.metrics import dial_name
-    >>> dial_name("served-mix", "members=4, lam=0.3, start=cold")
-    'served-mix(members=4, start=cold)'
-    """
-    parts = setting.split(", ") if setting else []
-    fixed = [part for part in parts if part.partition("=")[0] not in ("toward_base", "lam")]
-    return f"{strategy}({', '.join(fixed[:-1] if len(fixed) == len(parts) else fixed)})"

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lowchurn
+from lowchurn.audit._settings import Settings
 from lowchurn.audit._sources import Engine
 
 
@@ -309,7 +310,7 @@ def test_remote_paths_are_refused_unless_asked_for(path, monkeypatch):
 
 
 def test_the_database_does_not_download_extensions():
-    engine = Engine()
+    engine = Engine(Settings())
     found = engine.backend.con.execute(
         "SELECT name, value FROM duckdb_settings() WHERE name LIKE 'auto%known_extensions' ORDER BY name"
     ).fetchall()

@@ -147,11 +147,11 @@ def test_rows_with_other_columns_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"wrong or missing: \['colour'\]"):
         Store(tmp_path).append([row(0) | {"colour": "red"}])
     with pytest.raises(ValueError, match=r"wrong or missing: \['accuracy'\]"):
-        checked({k: v for k, v in row(0).items() if k != "accuracy"})
+        checked([{k: v for k, v in row(0).items() if k != "accuracy"}])
 
 
 def test_both_forms_hold_the_same(monkeypatch):
-    rows = [checked(row(i, accuracy=i / 7)) for i in range(5)]
+    rows = checked(row(i, accuracy=i / 7) for i in range(5))
     content, ending = encode(rows)
     assert ending == "parquet"
     assert decode(content, parquet=True) == rows

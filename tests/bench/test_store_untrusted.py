@@ -95,7 +95,7 @@ def test_what_is_appended_is_checked_alike(tmp_path):
     with pytest.raises(ValueError, match=r"store: accuracy must be in \[0, 1\], got 7.0"):
         Store(tmp_path).append([test_store.row(0, accuracy=7)])
     with pytest.raises(ValueError, match="store: trial must be at least 0, got -1"):
-        checked(test_store.row(-1))
+        checked([test_store.row(-1)])
 
 
 def bomb():
@@ -209,7 +209,7 @@ def test_drafts_of_any_killed_writer_are_removed_by_the_next_one(tmp_path):
     assert [p.name for p in store.segments.iterdir() if p.name.startswith(".")] == []
 
 
-GOOD = {ending: encode([checked(test_store.row(i, accuracy=i / 7)) for i in range(3)])[0] for ending in ("parquet",)}
+GOOD = {ending: encode(checked(test_store.row(i, accuracy=i / 7) for i in range(3)))[0] for ending in ("parquet",)}
 
 
 @settings(max_examples=60, deadline=None)
@@ -229,7 +229,7 @@ def test_any_damage_with_a_matching_checksum_is_one_line_or_harmless(tmp_path_fa
         return
     for one in rows:
         assert set(one) == set(COLUMNS)
-        assert checked(one) == one
+        assert checked([one]) == [one]
 
 
 def test_reading_json_says_what_it_needs(tmp_path, monkeypatch):

@@ -179,7 +179,7 @@ def fit(base, y, rows=X, estimator=None, max_churn=0.15, **at_fit):
 def check(name, y, folder):
     made = BASES[name](y, folder)
     rows = ROWS_OF[name]
-    base = find_base(made)
+    base = find_base(made, lowchurn.load)
     decided = production(ORIGINALS.get(made, base) if isinstance(made, Path) else base, rows)
     known = Base(base, np.unique(y))
     if decided is None:  # a function of probabilities: production takes the largest

@@ -14,6 +14,8 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import LinearSVC
 
 from lowchurn import LowChurnClassifier
+from lowchurn.estimator._labels import positions, training_labels
+from lowchurn.estimator._production import as_spelled
 
 X, Y = make_classification(240, 5, n_informative=4, n_redundant=0, n_classes=3, flip_y=0.15, random_state=3)
 BASE = GaussianNB().fit(X[:100], Y[:100])
@@ -210,3 +212,15 @@ def test_the_reason_of_a_failed_candidate_is_one_line():
     model = fit(forest.fit(X[:100], Y[:100]), max_churn=0.01)  # LightGBM's error has two lines
     assert all(row.reason.isprintable() for row in model.frontier_)
     assert str(model.selection_).isprintable()
+
+
+def test_labels_are_matched_by_what_they_are():
+    assert positions([1, 0, "1"], np.array([False, True])).tolist() == [1, 0, -1]
+    assert positions([2**60 + 1], np.array([2**60, 2**60 + 1])).tolist() == [1]  # never through float64
+    assert training_labels(np.array(["no", "yes"])).tolist() == ["no", "yes"]
+    assert training_labels(np.array([b"no", b"yes"])).tolist() == [0, 1]  # learners refuse bytes
+
+
+def test_names_of_columns_are_spelled_as_the_table_has_them():
+    columns = ["zip_code", "zip code", "hours per week"]
+    assert as_spelled(["hours_per_week", "zip_code"], columns) == ["hours per week", "zip_code"]

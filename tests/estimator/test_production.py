@@ -30,8 +30,8 @@ from xgboost import XGBClassifier
 import lowchurn
 from lowchurn import LowChurnClassifier, metrics
 from lowchurn._checks import check_proba
+from lowchurn.estimator._measuring import clearly_worse
 from lowchurn.estimator._production import Base
-from lowchurn.estimator._training import clearly_worse
 from lowchurn.learners import RowsLearner
 from lowchurn.strategies import ColdStart, Distill, WarmStart
 
@@ -113,6 +113,16 @@ def test_an_estimator_without_probabilities_is_refused_with_a_remedy():
     decided = LinearSVC().fit(X[:200], Y[:200])
     model = quiet_fit(low(CalibratedClassifierCV(LinearSVC(), cv=2), base=decided))
     assert model.selection_.churn == np.mean(model.predict(X[HELD]) != decided.predict(X[HELD]))
+
+
+def test_a_base_with_a_threshold_is_saved_with_it_or_not_at_all(tmp_path):
+    trees = FixedThresholdClassifier(LGBMClassifier(n_estimators=5, n_jobs=1, verbose=-1), threshold=0.3).fit(X, Y)
+    linear = FixedThresholdClassifier(LogisticRegression(), threshold=0.3).fit(X, Y)
+    kept, other = (quiet_fit(low(LogisticRegression(C=1e-6), base=b, max_churn=1e-9)) for b in (linear, trees))
+    kept.save(tmp_path / "kept.skops")
+    assert (lowchurn.load(tmp_path / "kept.skops").predict(X) == linear.predict(X)).all()
+    with pytest.raises(ValueError, match="FixedThresholdClassifier of a LGBMClassifier cannot be written"):
+        other.save(tmp_path / "other.skops")
 
 
 # Missing values

@@ -13,7 +13,7 @@ from sklearn.preprocessing import FunctionTransformer
 import lowchurn
 from lowchurn import _model_files
 from lowchurn._model_files import read_zip
-from lowchurn.estimator._model_file import FORMAT
+from lowchurn.estimator._archive import FORMAT
 from lowchurn.learners._skops import load_skops
 from tests.model_files.files import X, outcome, packed, refused, saved, tampered, unpacked
 
@@ -91,11 +91,35 @@ def test_parts_have_checksums(tmp_path):
     )
 
 
-def test_files_of_format_1_are_still_read(tmp_path):
-    for kind in ("logistic", "dial", "mixture", "network"):
-        data, proba = saved(kind)
-        older = outcome(tampered(data, about=lambda found: {**found, "format": 1}), tmp_path)
-        assert (older.predict_proba(X) == proba).all()
+def in_words(about, version):
+    """A description as formats 1 and 2 have it: candidates have a sentence for their parameters."""
+
+    def row(found):
+        setting = ", ".join(f"{name}={value}" for name, value in found["parameters"].items())
+        return {k: v for k, v in found.items() if k not in ("parameters", "dial_parameter")} | {"setting": setting}
+
+    made = {**about, "format": version, "frontier": [row(found) for found in about["frontier"]]}
+    if about["dial"] is not None:
+        offers = [one | {"candidate": row(one["candidate"])} for one in about["dial"]["offers"]]
+        made["dial"] = about["dial"] | {"offers": offers}
+    return made
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("kind", ["logistic", "dial", "mixture", "network"])
+def test_files_of_older_formats_are_still_read(kind, version, tmp_path):
+    data, proba = saved(kind)
+    now, older = (
+        outcome(data, tmp_path),
+        outcome(tampered(data, about=lambda found: in_words(found, version)), tmp_path),
+    )
+    assert (older.predict_proba(X) == proba).all()
+    assert repr(older.frontier_.records()) == repr(now.frontier_.records())
+    assert older.selection_ == now.selection_
+    if now.has_dial:
+        for budget in (0.02, 0.1, 0.5):
+            assert older.dial(budget).selection_ == now.dial(budget).selection_
+            assert (older.dial(budget).predict_proba(X) == now.dial(budget).predict_proba(X)).all()
     refused(tampered(data, about=lambda found: {**found, "format": FORMAT + 1}), tmp_path, "Upgrade lowchurn")
 
 

@@ -20,8 +20,8 @@ def moved_error(name, one, two, start):
     return float((one - two).norm() / (two - start).norm())
 
 
-def compare(network, X, y, settings, tolerance, **options):
-    tasks = make_tasks(network, X, y, settings)
+def compare(network, X, y, settings, tolerance, classes=3, **options):
+    tasks = make_tasks(network, X, y, settings, classes=classes)
     reference = train(network, X, tasks, device="cpu", dtype="float64", **options)
     untouched = train(network, X, tasks, device="cpu", dtype="float64", learning_rate=0.0, epochs=1)
     gpu = train(network, X, tasks, device="cuda", **options)
@@ -42,6 +42,17 @@ def test_fused_fcn(size, loss):
     gpu, again = compare(fcn(size, inputs=5, classes=3), X, y, SETTINGS, 2e-3, epochs=3, batch_size=16, loss=loss)
     for name, value in gpu.state.items():
         assert torch.equal(value, again.state[name]), "not repeatable"
+
+
+@pytest.mark.parametrize("scale", [1, 30])
+@pytest.mark.parametrize("inputs", [5, 10, 46])
+def test_wide_pairs_of_two_classes(inputs, scale):
+    """Networks that do not stay in registers, with features that are not scaled, as in the paper's Table 1."""
+    rng = np.random.default_rng(inputs)
+    X = rng.normal(size=(300, inputs))
+    y = (X[:, 0] + 0.5 * rng.normal(size=300) > 0).astype(int)
+    settings = [CoDistill(0.1), CoDistill(0.5), CoDistill(0.9, start="warm")]
+    compare(fcn(1000, inputs=inputs, classes=2), scale * X, y, settings, 5e-3, classes=2, epochs=2)
 
 
 def test_fused_fcn_with_many_classes_and_inputs():

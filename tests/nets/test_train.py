@@ -79,23 +79,23 @@ SETTINGS = [
 ]
 
 
-def make_tasks(network, X, y, settings, seed=5):
+def make_tasks(network, X, y, settings, seed=5, classes=3):
     n = len(y)
     state = {k: v.detach().double() for k, v in network.state_dict().items()}
     rows, validation = np.arange(n - 40), np.arange(n - 40, n)
-    proba = np.random.default_rng(1).dirichlet(np.ones(3), len(rows))
+    proba = np.random.default_rng(1).dirichlet(np.ones(classes), len(rows))
     tasks = strategy_tasks(
         [ColdStart() if s.base_share else s for s in settings],
         rows=rows,
         y=y,
-        classes=3,
+        classes=classes,
         validation=validation,
         seed=seed,
         base_proba=proba,
     )
     full = []
     for i, (task, s) in enumerate(zip(tasks, settings, strict=True)):
-        targets = s.targets(np.eye(3)[y[rows]], proba)
+        targets = s.targets(np.eye(classes)[y[rows]], proba)
         keys = vars(task) | {
             "targets": targets,
             "seed": seed + i,
@@ -448,6 +448,19 @@ def test_settings_of_a_training_are_checked(change):
     task = Task([0, 1], np.eye(2), [2], [[0, 1]])
     with pytest.raises(ValueError, match=f"train: {next(iter(change))}"):
         train(fcn(4, inputs=2, classes=2), np.eye(3)[:, :2], [task], **({"device": "cpu"} | change))
+
+
+def test_tasks_may_come_from_a_generator():
+    """Arrays are checked once by their identity, which another array may take over once the first is gone."""
+    X = np.eye(6)
+
+    def task(k):
+        return Task(np.array([k, 5]), np.eye(2)[[k % 2, 0]], np.array([k]), np.eye(2)[[k % 2]], seed=1)
+
+    options = {"epochs": 2, "device": "cpu", "dtype": "float64"}
+    listed, made = (train(fcn(4, inputs=6, classes=2), X, tasks, **options)
+                    for tasks in ([task(k) for k in range(5)], (task(k) for k in range(5))))  # fmt: skip
+    assert listed.loss.tolist() == made.loss.tolist()
 
 
 @pytest.mark.parametrize("kind", [">f4", "longdouble", "object"])

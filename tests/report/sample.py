@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 import lowchurn
-from lowchurn.audit import Source
+from lowchurn.audit._provenance import Source
 
 EDUCATION = ["Bachelors", "HS-grad", "Some-college", "Masters", "Assoc-acdm", "Prof-school", "Preschool"]
 MARITAL = ["Married-civ-spouse", "Never-married", "Divorced", "Married-spouse-absent", "Widowed"]

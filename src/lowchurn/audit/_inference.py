@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Key = tuple[int, str | None]  # the number of a slice column and its value; (-1, None) is the whole table
 # Shares of rows: of which kind, among which; the change in accuracy is no share.
-SHARES = {
+_SHARES = {
     "churn": ("changed", "all"),
     "broken": ("broken", "labelled"),
     "fixed": ("fixed", "labelled"),
@@ -29,7 +29,7 @@ SHARES = {
     "accuracy_old": ("right", "labelled"),
     "accuracy_new": ("right_new", "labelled"),
 }
-FIGURES = (*SHARES, "accuracy_change")
+FIGURES = (*_SHARES, "accuracy_change")
 COUNTED = ("changed", "labelled", "broken", "fixed", "lateral", "right", "right_new")
 
 # The kinds of rows, and what a row of each counts for.
@@ -79,7 +79,7 @@ class Design:
         """One of :data:`FIGURES`, with its interval."""
         if name not in FIGURES:
             raise unknown_name("audit", "figure", name, FIGURES)
-        return self.share(tally, *SHARES[name], confidence) if name in SHARES else self.change(tally, confidence)
+        return self.share(tally, *_SHARES[name], confidence) if name in _SHARES else self.change(tally, confidence)
 
     def share(self, tally: Tally, kind: str, of: str, confidence: float | None = None) -> Estimate:
         """The share of one kind of row among another, with its interval."""

@@ -17,7 +17,7 @@ from scipy import special
 
 from lowchurn._checks import check_number
 from lowchurn._display import interval_text
-from lowchurn._estimates import Estimate, paired_difference, proportion, undefined
+from lowchurn._estimates import Estimate, kish_rows, paired_difference, proportion, undefined
 from lowchurn.audit import _statistics as stats
 
 LEAST_MARGIN = 1e-9  # a smaller one needs more labels than there are people
@@ -214,7 +214,7 @@ def review_change(
         return Review(0, disputed, rows, none, none, none, none, none, none, unknown, empty, size)
     share = disputed / rows if disputed_share is None else disputed_share
     w = np.ones(m) if weights is None else np.asarray(weights, dtype=float)
-    kish = float(w.sum() ** 2 / (w**2).sum())
+    kish = kish_rows(w)
     fixed, broken, lateral = (float(w[outcomes == s].sum() / w.sum()) for s in (1, -1, 0))
     mean, decisive = fixed - broken, fixed + broken
     change = share * mean

@@ -143,8 +143,7 @@ def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None
     Examples
     --------
     >>> import pandas as pd
-    >>> from lowchurn.audit import audit
-    >>> from lowchurn.audit import markdown
+    >>> from lowchurn.audit import audit, markdown
     >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
     >>> found = audit(rows, rows)
     >>> markdown(found, found.gate(max_churn=0.01)).splitlines()[0]
@@ -215,8 +214,7 @@ def junit(audit: Audit, verdict: Verdict) -> str:
     Examples
     --------
     >>> import pandas as pd
-    >>> from lowchurn.audit import audit
-    >>> from lowchurn.audit import junit
+    >>> from lowchurn.audit import audit, junit
     >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
     >>> found = audit(rows, rows)
     >>> 'failures="0"' in junit(found, found.gate(max_churn=0.01))

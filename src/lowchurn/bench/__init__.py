@@ -4,11 +4,11 @@ A run writes rows to a store; tables and figures are pure functions of the store
 (``pip install "lowchurn[bench]"``), reading and tabulating do not.
 """
 
-from lowchurn.bench._loading import Data, load
+from lowchurn.bench._loading import load
 from lowchurn.bench._past_paper import dial_tables
 from lowchurn.bench._protocol import Protocol, settings_of
 from lowchurn.bench._run import run
 from lowchurn.bench._store import Store
-from lowchurn.bench._tables import Table, cold_accuracy_table, variants
+from lowchurn.bench._tables import cold_accuracy_table, variants
 
 __all__ = ["Protocol", "Store", "cold_accuracy_table", "dial_tables", "run", "settings_of", "variants"]

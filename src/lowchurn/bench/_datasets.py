@@ -105,12 +105,5 @@ BY_NAME = {spec.name: spec for spec in DATASETS}
 
 
 def names_of(group: str) -> tuple[str, ...]:
-    """The data sets of a group of the paper, in its order.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._datasets import names_of
-    >>> names_of("openml")[:3], len(names_of("celeba"))
-    (('adult', 'bank', 'magic04'), 40)
-    """
+    """The data sets of a group of the paper, in its order."""
     return tuple(spec.name for spec in DATASETS if spec.group == group)

@@ -31,16 +31,8 @@ PADDING, START, UNKNOWN, FIRST_WORD = range(4)  # Keras' token ids; words follow
 class Data:
     """Rows, labels and the split of one data set.
 
-    Attributes
-    ----------
-    X : array of shape (N, ...)
-        Features as float32, images in [0, 1] channels-last, or rows of token ids.
-    y : array of int, shape (N,)
-        Class indices.
-    train, test : arrays of int
-        Row numbers.
-    fingerprint : str
-        Hash of all of the above, before scaling.
+    ``X`` are features as float32, images in [0, 1] channels-last, or rows of token ids; ``y`` class indices; ``train``
+    and ``test`` row numbers; ``fingerprint`` a hash of all of these before scaling.
     """
 
     name: str

@@ -65,14 +65,7 @@ TABLES: tuple[PaperTable, ...] = (
 
 
 def printed() -> dict[str, dict[str, dict[str, float]]]:
-    """Table -> data set -> method -> churn at cold accuracy in percent as the paper prints it; NaN is its N/A.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._paper import printed
-    >>> printed()["table1"]["adult"]["distill"], printed()["table1"]["adult"]["warm"]
-    (4.39, nan)
-    """
+    """Table -> data set -> method -> churn at cold accuracy in percent as the paper prints it; NaN is its N/A."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     text = resources.files("lowchurn.bench").joinpath("paper_tables.csv").read_text()
     for row in csv.DictReader(text.splitlines()):

@@ -78,24 +78,9 @@ def dial_averages(rows: Iterable[Row] | Averages, variant: Variant, network: str
 
 
 def dial_table(rows: Iterable[Row] | Averages, variant: Variant, network: str | None = None) -> Table:
-    """Churn at cold accuracy in percent of the paper's methods, from the better start, and of those past the paper.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._past_paper import dial_table, dial_variants
-    >>> common = dict(network="fcn-10", initial=10, validation=5, batch=10, scale=False, patience=5, loss="log")
-    >>> common |= dict(epochs_limit=300, run_seed=0, dataset="wine", trial=0, status="finished", start="warm")
-    >>> rows = [
-    ...     common | dict(strategy="cold", parameters={}, accuracy=0.9, churn=0.1),
-    ...     common | dict(strategy="distill", parameters={"lam": 0.5, "start": "warm"}, accuracy=0.9, churn=0.04),
-    ...     common | dict(strategy="soup", parameters={"members": 8, "toward_base": 0.5}, accuracy=0.9, churn=0.02),
-    ... ]
-    >>> table = dial_table(rows, dial_variants(rows)[0])
-    >>> dict(zip(table.columns, map(table.cell, table.rows[0][1])))["soup"]
-    '2.00'
-    """
+    """Churn at cold accuracy in percent of the paper's methods, from the better start, and of those past the paper."""
     found = {
-        place: {setting._replace(strategy=column_of(setting)): average for setting, average in settings.items()}
+        place: {s._replace(strategy=column_of(s)): a for s, a in settings.items() if column_of(s) in COLUMNS}
         for place, settings in dial_averages(rows, variant, network).items()
         if any(setting.strategy in PAST for setting in settings)
     }
@@ -298,7 +283,23 @@ def proportion_table(found: Averages, variant: Variant, network: str, method: st
 
 
 def dial_tables(rows: list[Row]) -> Iterator[tuple[Variant, Table]]:
-    """Every table of the evidence that the rows fill: for each variant and network the numbers, wins, ratios, noise."""
+    """Every table of the evidence that the rows fill: for each variant and network the numbers, wins, ratios, noise.
+
+    Examples
+    --------
+    >>> from lowchurn.bench import dial_tables
+    >>> common = dict(network="fcn-10", initial=10, validation=5, batch=10, scale=False, patience=5, loss="log")
+    >>> common |= dict(epochs_limit=300, run_seed=0, dataset="wine", trial=0, status="finished", start="warm")
+    >>> rows = [
+    ...     common | dict(strategy="cold", parameters={}, accuracy=0.9, churn=0.1),
+    ...     common | dict(strategy="distill", parameters={"lam": 0.5, "start": "warm"}, accuracy=0.9, churn=0.04),
+    ...     common | dict(strategy="soup", parameters={"members": 8, "toward_base": 0.5}, accuracy=0.9, churn=0.02),
+    ... ]
+    >>> tables = {table.name: table for _, table in dial_tables(rows)}
+    >>> table = tables["dial-fcn-10"]
+    >>> dict(zip(table.columns, map(table.cell, table.rows[0][1])))["soup"]
+    '2.00'
+    """
     for variant in dial_variants(rows):
         networks: dict[str, list[Row]] = {}
         for row in rows:

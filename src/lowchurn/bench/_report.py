@@ -12,6 +12,7 @@ from typing import Any
 from lowchurn._charts import Chart
 from lowchurn._files import check_outputs, real_place, write_files
 from lowchurn._html import render
+from lowchurn.bench import _figures as figures
 from lowchurn.bench._paper import TABLES
 from lowchurn.bench._past_paper import BOTH, dial_tables, dial_variants
 from lowchurn.bench._segments import FINISHED, Row
@@ -81,8 +82,6 @@ def table_files(tables: list[tuple[dict[str, Any], Table]]) -> dict[str, bytes |
 
 def make_figures(rows: list[Row], tables: list[tuple[dict[str, Any], Table]]) -> list[Figure]:
     """Every figure that the rows and their tables fill."""
-    from lowchurn.bench import _figures as figures
-
     made = []
     named = {(variant_name(variant), table.name): table for variant, table in tables}
 
@@ -122,23 +121,23 @@ def write_report(store: Store, out: Path) -> Path:
     _check_out(store, out)
     rows = table_rows(store)
     tables = list(all_tables(rows))
-    figures = make_figures(rows, tables)
+    made = make_figures(rows, tables)
     files: dict[str, bytes | str] = {f"tables/{name}": text for name, text in table_files(tables).items()}
-    for figure in figures:
+    for figure in made:
         files |= {f"figures/{figure.name}{ending}": figure.chart.rendered(ending) for ending in (".svg", ".png")}
-    return _write(store, out, files | {"report.html": _page(rows, tables, figures)})[-1]
+    return _write(store, out, files | {"report.html": _page(rows, tables, made)})[-1]
 
 
-def _page(rows: list[Row], tables: list[tuple[dict[str, Any], Table]], figures: list[Figure]) -> str:
+def _page(rows: list[Row], tables: list[tuple[dict[str, Any], Table]], made: list[Figure]) -> str:
     words = {variant_name(variant): _in_words(variant) for variant in (*variants(rows), *dial_variants(rows))}
-    names = dict.fromkeys([*(variant_name(variant) for variant, _ in tables), *(f.variant for f in figures)])
+    names = dict.fromkeys([*(variant_name(variant) for variant, _ in tables), *(f.variant for f in made)])
     parts = [
         {
             "name": name,
             "words": words[name],
             "tables": [(f"{table.name}-{name}", table) for variant, table in tables if variant_name(variant) == name],
             "figures": [
-                (f"figure-{f.name}", f.name.removesuffix(f"-{name}"), f.chart) for f in figures if f.variant == name
+                (f"figure-{f.name}", f.name.removesuffix(f"-{name}"), f.chart) for f in made if f.variant == name
             ],
         }
         for name in names

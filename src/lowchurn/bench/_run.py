@@ -91,6 +91,16 @@ def run(
     -------
     dict
         How many rows were ``there``, are ``new``, and ``failed`` among the new ones.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from lowchurn.bench import Protocol, Store, run
+    >>> from lowchurn.strategies import ColdStart, WarmStart
+    >>> small = Protocol(network="fcn-4", initial=40, validation=20, batch=40, epochs=2)
+    >>> store = Store(tempfile.mkdtemp())
+    >>> run(store, ["wine"], [small], [ColdStart(), WarmStart()], trials=1, device="cpu", tell=lambda line: None)
+    {'there': 0, 'new': 2, 'failed': 0}
     """
     check_choice("bench", "dtype", dtype, ("float32", "float64"))
     check_counts("bench", {"trials": trials, "jobs": jobs, "block": block, "threads": threads})

@@ -17,6 +17,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,6 +77,7 @@ MEASURED = ("start", "seed", *SHARES, "epochs", "validation_loss", "test_rows", 
 MOST_BYTES, MOST_ROWS, LONGEST_TEXT = 2**29, 10**6, 10**4
 ROWS_AT_ONCE = 10**5  # of a segment
 _FORMAT_NAME = b"lowchurn_format"  # in the metadata of a Parquet file
+_plain_key = itemgetter(*(name for name, kind in KEY.items() if kind is not dict))
 _PARAMETER = re.compile(r"(\w+)=([^=,]+)")
 
 
@@ -102,15 +104,15 @@ def setting_of(row: Row) -> Setting:
 
 def key_of(row: Row) -> tuple:
     """The values that make a row unique."""
-    return *(row[name] for name, kind in KEY.items() if kind is not dict), setting_of(row)
+    return *_plain_key(row), *sorted(row["parameters"].items())
 
 
 class NewerFormat(ValueError):
     """A segment that a later version of the package has written."""
 
 
-def read_segment(path: Path) -> list[Row]:
-    """The rows of a segment; whatever is wrong with it is one line that names it."""
+def read_segment(path: Path) -> dict[tuple, Row]:
+    """The rows of a segment by key; whatever is wrong with it is one line that names it."""
     advice = "Move it away and run the same command again; only its rows are made anew."
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -119,7 +121,8 @@ def read_segment(path: Path) -> list[Row]:
         if hashlib.sha256(content).hexdigest()[:16] != path.name.partition("-")[2][:16]:
             raise ValueError("its content does not match the checksum in its name")
         rows = decode(content, path.suffix == ".parquet")
-        if len({key_of(row) for row in rows}) < len(rows):
+        found = {key_of(row): row for row in rows}
+        if len(found) < len(rows):
             raise ValueError("it contains a key twice")
     except OSError as error:
         raise ValueError(f"store: cannot read {path}: {error.strerror}.") from None
@@ -127,14 +130,16 @@ def read_segment(path: Path) -> list[Row]:
         raise ValueError(f"store: {path} {error}.") from None
     except ValueError as error:
         raise ValueError(f"store: {path} is damaged: {str(error).rstrip('.')}. {advice}") from None
-    return rows
+    return found
 
 
-def checked(row: Row) -> Row:
-    """The row with exactly the columns of the store, converted to their types and checked; NaN becomes None."""
-    _check_names(row)
-    converted = {name: None if _lacks(name, row[name]) else kind(row[name]) for name, kind in COLUMNS.items()}
-    _check_values({name: [value] for name, value in converted.items()})
+def checked(rows: Iterable[Row]) -> list[Row]:
+    """Rows with exactly the columns of the store, converted to their types and checked; NaN becomes None."""
+    converted = []
+    for row in rows:
+        _check_names(row, COLUMNS)
+        converted.append({name: None if _lacks(name, row[name]) else kind(row[name]) for name, kind in COLUMNS.items()})
+    _check_values({name: [row[name] for row in converted] for name in COLUMNS})
     return converted
 
 
@@ -144,16 +149,19 @@ def _lacks(name: str, value: Any) -> bool:
     return undefined and name in VALUES and COLUMNS[name] is not str
 
 
-def _check_names(columns: Iterable[str]) -> None:
-    names = list(columns)
-    known = set(COLUMNS)
-    if "setting" in names and "parameters" not in names:
-        known = known - {"parameters"} | {"setting"}  # format 1
-    wrong = set(names) ^ known
+def _check_names(columns: Iterable[str], known: Iterable[str]) -> None:
+    names, expected = list(columns), set(known)
+    wrong = set(names) ^ expected
     if wrong:
         raise ValueError(f"store: a row must have the columns of the store; wrong or missing: {sorted(wrong)}.")
-    if len(names) > len(COLUMNS):
-        raise ValueError(f"store: a row must have each column once, got {len(names)} for {len(COLUMNS)} columns.")
+    if len(names) > len(expected):
+        raise ValueError(f"store: a row must have each column once, got {len(names)} for {len(expected)} columns.")
+
+
+def _check_columns(names: list[str]) -> None:
+    """Refuse a file that has the columns of neither this format nor format 1."""
+    old = "setting" in names and "parameters" not in names
+    _check_names(names, {*COLUMNS, "setting"} - {"parameters"} if old else COLUMNS)
 
 
 def _check_values(columns: Columns) -> None:
@@ -293,7 +301,7 @@ def _from_parquet(content: bytes) -> Iterator[Columns]:
         file = pq.ParquetFile(io.BytesIO(content), pre_buffer=False)
         _check_format(int((file.schema_arrow.metadata or {}).get(_FORMAT_NAME, FORMAT)))
         names = file.schema_arrow.names
-        _check_names(names)
+        _check_columns(names)
         groups = [file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)]
         if file.metadata.num_rows > MOST_ROWS or sum(groups) > MOST_BYTES:
             raise ValueError(f"it contains {file.metadata.num_rows:,} rows in {sum(groups):,} bytes, too many to read")
@@ -328,7 +336,7 @@ def _from_json(content: bytes) -> Iterator[Columns]:
         raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
     saved = read_json("store", "its content", text, _Packed)
     _check_format(saved.format)
-    _check_names([*saved.same, *saved.columns])
+    _check_columns([*saved.same, *saved.columns])
     lengths = {len(values) for values in saved.columns.values()} - {saved.rows}
     if lengths or not 0 < saved.rows <= MOST_ROWS:
         raise ValueError(f"its columns have {sorted(lengths)} values for {saved.rows} rows")

@@ -79,7 +79,9 @@ class Store:
 
     def done(self, *, retry_failed: bool = False) -> set[tuple]:
         """Keys that need no more work."""
-        return {key_of(row) for row in self.rows() if row["status"] == FINISHED or not retry_failed}
+        with self._lock:
+            found = self._by_key().items()
+            return {key for key, row in found if row["status"] == FINISHED or not retry_failed}
 
     def _by_key(self) -> dict[tuple, Row]:
         """Rows by key; only files that came since the last call are read."""
@@ -91,14 +93,13 @@ class Store:
                 self._add(path, read_segment(path))
         return self._found
 
-    def _add(self, path: Path, rows: list[Row]) -> None:
-        for row in rows:
+    def _add(self, path: Path, rows: dict[tuple, Row]) -> None:
+        for key, row in rows.items():
             if self._marks.setdefault(row["dataset"], row["data"]) != row["data"]:
                 raise ValueError(
                     f"store: {path} contains rows of {row['dataset']} made from other data than those of earlier rows "
                     f"({row['data']} and {self._marks[row['dataset']]}). Move it away."
                 )
-            key = key_of(row)
             old = self._found.get(key)
             if old is None or old["status"] != FINISHED:
                 self._found[key] = row
@@ -139,14 +140,14 @@ class Store:
         with self._lock, self.writing():
             there = self._by_key()
             new: dict[tuple, Row] = {}
-            for row in rows:
-                row = checked(row)
-                old = there.get(key_of(row))
+            for row in checked(rows):
+                key = key_of(row)
+                old = there.get(key)
                 if old is None or (old["status"] != FINISHED and old != row):
-                    new[key_of(row)] = row
+                    new[key] = row
             self._check_same_data((row["dataset"], row["data"]) for row in new.values())
             if new:
-                self._write(list(new.values()))
+                self._write(new)
             return len(new)
 
     def check_same_data(self, marks: dict[str, str]) -> None:
@@ -164,8 +165,8 @@ class Store:
                     "Use another store."
                 )
 
-    def _write(self, rows: list[Row]) -> None:
-        content, ending = encode(rows)
+    def _write(self, rows: dict[tuple, Row]) -> None:
+        content, ending = encode(list(rows.values()))
         files = self._files()
         number = _number(files[-1]) + 1 if files else 1
         path = self.segments / f"{number:06d}-{hashlib.sha256(content).hexdigest()[:16]}.{ending}"

@@ -171,7 +171,15 @@ def _is_sound(row: Row) -> bool:
 
 
 def variants(rows: Iterable[Row]) -> list[Variant]:
-    """Every combination of scale, patience, loss, epochs, seed and start in the rows."""
+    """Every combination of scale, patience, loss, epochs, seed and start in the rows.
+
+    Examples
+    --------
+    >>> from lowchurn.bench import variants
+    >>> row = {"scale": False, "patience": 5, "loss": "log", "epochs_limit": 300, "run_seed": 0, "start": "cold"}
+    >>> [found["start"] for found in variants([row | {"parameters": {"lam": 0.5, "start": "cold"}}])]
+    ['cold']
+    """
     found: dict[tuple, set[str]] = {}
     for row in rows:
         starts = found.setdefault(tuple(row[name] for name in VARIANT), set())
@@ -270,7 +278,7 @@ def cold_accuracy_table(
 
     Examples
     --------
-    >>> from lowchurn.bench._tables import cold_accuracy_table, variants
+    >>> from lowchurn.bench import cold_accuracy_table, variants
     >>> common = dict(network="fcn-10", initial=10, validation=5, batch=10, scale=False, patience=5, loss="log")
     >>> common |= dict(epochs_limit=300, run_seed=0, dataset="wine", trial=0, status="finished", start="warm")
     >>> rows = [

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 COPIES = 12  # of a model's weights that training takes at most: state, start, moments and what is moved about
 BLEND_BYTES = 2**32  # that averages of weights or probabilities may take at a time
 NO_TEACHER = "no teacher finished"
-Owner = tuple[int, Strategy]  # a trial, by its place in the block, and a strategy
 
 
 def run_trials(
@@ -36,22 +35,10 @@ def run_trials(
     memory_limit: float | None = None,
     threads: int | None = None,
 ) -> list[Row]:
-    """Train and measure some strategies in some trials, all together.
+    """Train and measure some strategies in some trials, all together; what several are made of is trained once.
 
-    Parameters
-    ----------
-    data : Data
-        Scaled already, if the protocol asks for it.
-    wanted : dict of int to list of Strategy
-        Strategies for each trial. What several of them are made of is trained once.
-    device, dtype, memory_limit, threads
-        As in :func:`lowchurn.nets.train`.
-
-    Returns
-    -------
-    list of dict
-        One for each strategy and trial, with what was measured; ``left_out`` names the members that failed and are not
-        part of an average.
+    The data are scaled already. There is a row for each strategy and trial; ``left_out`` names the members that failed
+    and are not part of an average.
     """
     began = time.perf_counter()
     pool = _Pool(data, protocol, device=device, dtype=dtype, memory_limit=memory_limit, threads=threads)
@@ -177,18 +164,31 @@ class _Bases:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Members:
-    """Some trainings of one trial: the stack they lie in, the places of those that finished, the others in words."""
+    """The models of some trainings of one trial: the stack they lie in, and their places there."""
 
-    trained: Trained | None
-    finished: list[int]
-    left_out: str
+    stack: Trained
+    places: list[int]
+
+    @cached_property
+    def finished(self) -> list[int]:
+        return [k for k in self.places if self.stack.status[k] == FINISHED]
 
     @property
-    def stack(self) -> Trained:
-        assert self.trained is not None  # there is one where any member finished
-        return self.trained
+    def left_out(self) -> str:
+        states = [self.stack.status[k] for k in self.places]
+        return "; ".join(f"member {j} ({state})" for j, state in enumerate(states) if state != FINISHED)
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """A strategy in one trial, by its place ``i``, and the models that it is made of."""
+
+    i: int
+    strategy: Strategy
+    recipe: Recipe
+    members: _Members
 
 
 @dataclass(eq=False)
@@ -258,38 +258,35 @@ class _Retrains:
     def _taught(self, teachers: tuple[Training, ...]) -> dict[int, torch.Tensor]:
         """The mean probabilities of each trial's teachers for its training rows; made once for all their students."""
         if teachers not in self.lessons:
-            able = [i for i in self.bases.good if self.members(i, teachers).finished]
-            parts = self.means(able, teachers, self.bases.both)
+            found = {i: self.members(i, teachers) for i in self.bases.good}
+            able = {i: members for i, members in found.items() if members is not None and members.finished}
+            parts = self.means(able, self.bases.both)
             self.lessons[teachers] = {i: mean for part, means in parts for i, mean in zip(part, means, strict=True)}
         return self.lessons[teachers]
 
-    def members(self, i: int, trainings: tuple[Training, ...]) -> _Members:
-        """Where the members of a group of one trial lie, and what became of those that are left out."""
+    def members(self, i: int, trainings: tuple[Training, ...]) -> _Members | None:
+        """Where the models of some trainings of one trial lie; None where they had no teacher."""
         found = [self.at[i, one] for one in trainings if (i, one) in self.at]
-        if not found:
-            return _Members(None, [], NO_TEACHER)
-        trained = found[0][0]  # members of a group are trained in one round
-        states = {k: trained.status[k] for _, k in found}
-        left_out = [f"member {j} ({state})" for j, state in enumerate(states.values()) if state != FINISHED]
-        return _Members(trained, [k for k, state in states.items() if state == FINISHED], "; ".join(left_out))
+        return _Members(found[0][0], [k for _, k in found]) if found else None  # those of a group are in one stack
 
     def means(
-        self, trials: list[int], trainings: tuple[Training, ...], rows: list[np.ndarray] | None = None
+        self, members: dict[int, _Members], rows: list[np.ndarray] | None = None
     ) -> Iterator[tuple[list[int], torch.Tensor]]:
-        """Mean probabilities (T, n, m) of finished members: of each trial's own rows, or of the test rows."""
+        """Mean probabilities (T, n, m) of the finished members: of each trial's own rows, or of the test rows."""
         import torch
 
         pool = self.pool
+        width = max((len(some.places) for some in members.values()), default=0)
         count = len(pool.test) if rows is None else len(rows[0])
-        each = 4 * (len(trainings) + 1) * count * pool.data.classes * self.bases.proba.element_size()
-        for part in _parts(trials, pool.bytes_at_once / each):
-            members = [self.members(i, trainings) for i in part]
-            width = max(len(m.finished) for m in members)
-            padded = [k for m in members for k in (*m.finished, *m.finished[:1] * (width - len(m.finished)))]
+        each = 4 * (width + 1) * count * pool.data.classes * self.bases.proba.element_size()
+        for part in _parts(list(members), pool.bytes_at_once / each):
+            places = [members[i].finished for i in part]
+            width = max(map(len, places))
+            padded = [k for some in places for k in (*some, *some[:1] * (width - len(some)))]
             own = None if rows is None else np.repeat(np.stack([rows[i] for i in part]), width, axis=0)
-            logits = members[0].stack.take(padded).outputs(pool.test if own is None else pool.X, own)
+            logits = members[part[0]].stack.take(padded).outputs(pool.test if own is None else pool.X, own)
             proba = torch.softmax(logits, dim=-1).unflatten(0, (len(part), width))
-            counts = torch.tensor([len(m.finished) for m in members], device=proba.device).view(-1, 1, 1, 1)
+            counts = torch.tensor([len(some) for some in places], device=proba.device).view(-1, 1, 1, 1)
             there = torch.arange(width, device=proba.device).view(1, -1, 1, 1) < counts
             yield part, torch.where(there, proba, 0).sum(dim=1) / counts[:, 0]
 
@@ -314,94 +311,74 @@ class _Measured:
 
     def rows(self) -> list[Row]:
         """The rows of all strategies of all trials whose base finished."""
-        owners: dict[str, list[Owner]] = {"model": [], "weights": [], "proba": []}
+        made: dict[str, list[_Made]] = {"model": [], "weights": [], "proba": []}
         failed = []
         for i in self.bases.good:
             for strategy, recipe in self.plans[i].recipes.items():
-                members = self._members(i, strategy)
-                if members.finished or (recipe.of == "model" and members.trained is not None):
-                    owners[recipe.of].append((i, strategy))
+                members = self.retrains.members(i, recipe.members)
+                if members is not None and (members.finished or recipe.of == "model"):
+                    made[recipe.of].append(_Made(i, strategy, recipe, members))
                 else:
                     what = "" if recipe.of == "model" else "no member finished: "
-                    failed.append(self._row(i, strategy, f"failed: {what}{members.left_out}"))
+                    reason = NO_TEACHER if members is None else members.left_out
+                    failed.append(self._row(i, strategy, f"failed: {what}{reason}"))
         makers = {"model": self._alone, "weights": self._averages, "proba": self._mixtures}
-        return [*failed, *(row for of, make in makers.items() for row in make(owners[of]))]
+        return [*failed, *(row for of, make in makers.items() for row in make(made[of]))]
 
-    def _recipe(self, i: int, strategy: Strategy) -> Recipe:
-        return self.plans[i].recipes[strategy]
-
-    def _members(self, i: int, strategy: Strategy) -> _Members:
-        return self.retrains.members(i, self._recipe(i, strategy).members)
-
-    def _by_stack(self, owners: list[Owner]) -> list[list[Owner]]:
-        stacks: dict[int, list[Owner]] = {}
-        for owner in owners:
-            stacks.setdefault(id(self._members(*owner).stack), []).append(owner)
-        return list(stacks.values())
-
-    def _alone(self, owners: list[Owner]) -> Iterator[Row]:
+    def _alone(self, made: list[_Made]) -> Iterator[Row]:
         """Strategies that are one trained model each."""
-        for some in self._by_stack(owners):
-            at = {owner: self.retrains.at[owner[0], Training(owner[1])] for owner in some}
-            own = sorted(some, key=lambda owner: at[owner][1])
-            trained, places = at[own[0]][0], [at[owner][1] for owner in own]
+        for some in _by_stack(made):
+            some.sort(key=lambda one: one.members.places)
+            trained, places = some[0].members.stack, [one.members.places[0] for one in some]
             chosen = trained if len(places) == len(trained) else trained.take(places)
-            rows = self._rows(own, chosen.decisions(self.pool.test), chosen.status)
+            rows = self._rows(some, chosen.decisions(self.pool.test), chosen.status)
             for row, loss in zip(rows, chosen.loss, strict=True):
-                yield row | ({"validation_loss": float(loss)} if row["status"] == FINISHED else {})
+                yield row | {"left_out": ""} | ({"validation_loss": float(loss)} if row["status"] == FINISHED else {})
 
-    def _averages(self, owners: list[Owner]) -> Iterator[Row]:
+    def _averages(self, made: list[_Made]) -> Iterator[Row]:
         """Strategies that are averages of weights, some at a time."""
         from lowchurn.nets import average
 
         weights = sum(p.numel() for p in self.pool.network.parameters())
         most = self.pool.bytes_at_once / (COPIES * self.bases.proba.element_size() * weights)
-        for some in self._by_stack(owners):
+        for some in _by_stack(made):
             for part in _parts(some, most):
-                members = [self._members(*owner) for owner in part]
-                made = average(
-                    members[0].stack,
-                    [m.finished for m in members],
-                    [(self.bases.trained, i) for i, _ in part],
-                    [self._recipe(*owner).base_share for owner in part],
+                averaged = average(
+                    part[0].members.stack,
+                    [one.members.finished for one in part],
+                    [(self.bases.trained, one.i) for one in part],
+                    [one.recipe.base_share for one in part],
                     X=self.pool.X,
-                    rows=[self.bases.both[i] for i, _ in part],
+                    rows=[self.bases.both[one.i] for one in part],
                 )
-                left_out = [m.left_out for m in members]
-                yield from self._rows(part, made.decisions(self.pool.test), made.status, left_out)
+                yield from self._rows(part, averaged.decisions(self.pool.test), averaged.status)
 
-    def _mixtures(self, owners: list[Owner]) -> Iterator[Row]:
+    def _mixtures(self, made: list[_Made]) -> Iterator[Row]:
         """Strategies that are averages of probabilities, some trials at a time."""
         import torch
 
-        groups: dict[tuple[Training, ...], dict[Strategy, list[int]]] = {}
-        for i, strategy in owners:
-            groups.setdefault(self._recipe(i, strategy).members, {}).setdefault(strategy, []).append(i)
-        for trainings, strategies in groups.items():
-            trials = list(dict.fromkeys(i for some in strategies.values() for i in some))
-            for part, means in self.retrains.means(trials, trainings):
+        groups: dict[tuple[Training, ...], list[_Made]] = {}
+        for one in made:
+            groups.setdefault(one.recipe.members, []).append(one)
+        for some in groups.values():
+            for part, means in self.retrains.means({one.i: one.members for one in some}):
                 base = torch.softmax(self.bases.trained.take(part).outputs(self.pool.test), dim=-1)
-                for strategy, wanting in strategies.items():
-                    own = [i for i in part if i in set(wanting)]
-                    index = torch.tensor([part.index(i) for i in own], device=means.device, dtype=torch.int64)
-                    share = self._recipe(wanting[0], strategy).base_share
+                for share in dict.fromkeys(one.recipe.base_share for one in some):
+                    own = [one for one in some if one.i in part and one.recipe.base_share == share]
+                    index = torch.tensor([part.index(one.i) for one in own], device=means.device, dtype=torch.int64)
                     mixed = (1 - share) * means[index] + share * base[index]
-                    left_out = [self.retrains.members(i, trainings).left_out for i in own]
-                    decided = mixed.argmax(dim=-1).to(self.bases.before.dtype)
-                    yield from self._rows([(i, strategy) for i in own], decided, [FINISHED] * len(own), left_out)
+                    yield from self._rows(own, mixed.argmax(dim=-1).to(self.bases.before.dtype), [FINISHED] * len(own))
 
-    def _rows(
-        self, owners: list[Owner], after: torch.Tensor, status: Sequence[str], left_out: Sequence[str] | None = None
-    ) -> Iterator[Row]:
+    def _rows(self, made: list[_Made], after: torch.Tensor, status: Sequence[str]) -> Iterator[Row]:
         """Rows with what was measured of these models' decisions (K, test rows)."""
-        if not owners:
+        if not made:
             return
-        shares = self._shares(after, [i for i, _ in owners])
-        for k, (i, strategy) in enumerate(owners):
-            row = self._row(i, strategy, status[k])
-            found = (self.retrains.at.get((i, one)) for one in self._recipe(i, strategy).trainings)
-            row |= {"epochs": int(sum(one[0].epochs[one[1]] for one in found if one is not None))}
-            row |= {"base_accuracy": self.bases.accuracy[i], "left_out": left_out[k] if left_out else ""}
+        shares = self._shares(after, [one.i for one in made])
+        for k, one in enumerate(made):
+            row = self._row(one.i, one.strategy, status[k])
+            found = (self.retrains.at.get((one.i, training)) for training in one.recipe.trainings)
+            row |= {"epochs": int(sum(at[0].epochs[at[1]] for at in found if at is not None))}
+            row |= {"base_accuracy": self.bases.accuracy[one.i], "left_out": one.members.left_out}
             if status[k] == FINISHED:
                 row |= {name: float(values[k]) for name, values in shares.items()}
             yield row
@@ -423,6 +400,13 @@ class _Measured:
     def _row(self, i: int, strategy: Strategy, status: str) -> Row:
         seed = self.bases.draws[i].seed
         return row_of(self.pool.data, self.pool.protocol, self.bases.trials[i], strategy, seed, status)
+
+
+def _by_stack(made: list[_Made]) -> list[list[_Made]]:
+    stacks: dict[int, list[_Made]] = {}
+    for one in made:
+        stacks.setdefault(id(one.members.stack), []).append(one)
+    return list(stacks.values())
 
 
 def _parts(items: Sequence[Any], most: float) -> Iterator[Any]:

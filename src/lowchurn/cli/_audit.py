@@ -15,11 +15,12 @@ from rich.text import Text
 
 from lowchurn._files import PathLike, check_outputs, real_place, write_files
 from lowchurn._terminal import printable
-from lowchurn.audit import Audit, Gate, Limits, Review, ReviewPlan, Verdict, junit, markdown
+from lowchurn.audit import Audit, Gate, Limits, Verdict, junit, markdown
 from lowchurn.audit._answers import holds_answers
 from lowchurn.audit._audit import audit_tables
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit._paths import files_of
+from lowchurn.audit._review import Review, ReviewPlan
 from lowchurn.audit._settings import NAMES, Origin, Settings, read_config
 from lowchurn.audit._summary import text
 from lowchurn.cli._printing import console_beside, print_line, print_written

@@ -1,11 +1,11 @@
 """LowChurnClassifier: retrain any classifier under a churn budget. Glue, no maths.
 
-``base`` reads the model in production, ``split`` holds rows out, ``frontier`` keeps what was measured, ``candidates``
-trains and measures, ``classifier`` is the estimator, ``saving`` its files.
+``_classifier`` is the estimator, and its ``fit`` reads as a list: ``_production`` is the base, ``_split`` holds rows
+out, ``_to_try`` and ``_training`` train candidates, ``_measuring`` measures them, ``_policy`` chooses under the budget,
+``_serving`` is what answers, ``_saving`` its files.
 """
 
-from lowchurn.estimator._classifier import LowChurnClassifier
+from lowchurn.estimator._classifier import LowChurnClassifier, load
 from lowchurn.estimator._frontier import Candidate, Frontier, Selection
-from lowchurn.estimator._saving import load
 
 __all__ = ["Candidate", "Frontier", "LowChurnClassifier", "Selection", "load"]

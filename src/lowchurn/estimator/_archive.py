@@ -1,42 +1,60 @@
-"""One file that contains models: a zip archive of native model files and plain JSON, written in one step.
+"""One file that contains models: a zip archive of native model files and their description, ``lowchurn.json``.
 
-Nothing in it is a pickle. Its description lists the SHA-256 of every part, which is checked before a part is parsed:
-the libraries that read native models are written for whole files, not for damaged ones.
+Nothing in it is a pickle. The description lists the SHA-256 of every part, which is checked before a part is parsed:
+the libraries that read native models are written for whole files, not for damaged ones. Its structure, and how its
+entries refer to each other, is checked before a model is read as well, so that a damaged or tampered file is one line
+and not an error somewhere in the middle.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
+import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lowchurn._checks import unknown_name
 from lowchurn._files import write_file
-from lowchurn._model_files import CHUNK, Refused, most_unpacked, read_record, read_zip, reading, write_zip
+from lowchurn._model_files import (
+    CHUNK,
+    Label,
+    Refused,
+    hex_number,
+    labels_from_plain,
+    most_unpacked,
+    read_record,
+    read_zip,
+    reading,
+    write_zip,
+)
+from lowchurn._reading import check_structure
 from lowchurn._terminal import one_line
+from lowchurn.estimator._frontier import Candidate, Selection
+from lowchurn.estimator._measuring import Terms
 from lowchurn.learners import ALL
 from lowchurn.learners._skops import load_skops
+from lowchurn.selection import Certificate
 
 ABOUT = "lowchurn.json"
 HASHES = "sha256"
+FORMAT = 3  # 1 had no checksums of its parts; 1 and 2 have the parameters of candidates in words
+MOST_FEATURES = 10**8
+COUNTS = ("train", "choose", "certify")
+BASE = -1  # the place of the base among the models of a dial
+
+# The archive
 
 
 def write_archive(path: str | Path, about: dict[str, Any], files: dict[str, bytes]) -> None:
-    """Write a description and named files as one archive.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from lowchurn.estimator._archive import read_archive, write_archive
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_archive(f"{folder}/m.skops", {"kind": "demo"}, {"a": b"1"})
-    ...     read_archive(f"{folder}/m.skops")
-    ({'kind': 'demo'}, {'a': b'1'})
-    """
+    """Write a description and named files as one archive."""
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     try:
         text = json.dumps({**about, HASHES: hashes}, indent=1)
@@ -50,16 +68,7 @@ def write_archive(path: str | Path, about: dict[str, Any], files: dict[str, byte
 
 
 def read_file(path: str | Path) -> bytes:
-    """The content of a file; of a large one that is no archive only the start.
-
-    Examples
-    --------
-    >>> from lowchurn.estimator._archive import read_file
-    >>> read_file("nowhere.skops")
-    Traceback (most recent call last):
-    ...
-    lowchurn._model_files.Refused: load: path must be a file that is there, got 'nowhere.skops'.
-    """
+    """The content of a file; of a large one that is no archive only the start."""
     try:
         if not Path(path).is_file():
             raise Refused(f"load: path must be a file that is there, got {str(path)!r}.")
@@ -74,42 +83,17 @@ def read_file(path: str | Path) -> bytes:
 
 
 def is_archive(data: bytes) -> bool:
-    """Whether this is a zip file, whole or damaged: only then can skops or lowchurn have written it.
-
-    Examples
-    --------
-    >>> from lowchurn.estimator._archive import is_archive
-    >>> is_archive(b"PK\\x03\\x04..."), is_archive(b"\\x80\\x04\\x95 a pickle")
-    (True, False)
-    """
+    """Whether this is a zip file, whole or damaged: only then can skops or lowchurn have written it."""
     return data.startswith(b"PK") or zipfile.is_zipfile(io.BytesIO(data))
 
 
 def read_archive(path: str | Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:
-    """The description and the files; None where the file is an archive of another kind (see :func:`write_archive`).
-
-    Examples
-    --------
-    >>> from lowchurn.estimator._archive import read_archive
-    >>> read_archive("nowhere.skops")
-    Traceback (most recent call last):
-    ...
-    lowchurn._model_files.Refused: load: path must be a file that is there, got 'nowhere.skops'.
-    """
+    """The description and the files; None where the file is an archive of another kind (see :func:`write_archive`)."""
     return parse_archive(read_file(path), repr(str(path)), Path(path).name)
 
 
 def parse_archive(data: bytes, what: str, name: str) -> tuple[dict[str, Any], dict[str, bytes]] | None:
-    """What :func:`read_archive` reads, from the content of a file.
-
-    Examples
-    --------
-    >>> from lowchurn.estimator._archive import parse_archive
-    >>> parse_archive(b"PK", "'m.skops'", "m.skops")
-    Traceback (most recent call last):
-    ...
-    lowchurn._model_files.Refused: load: 'm.skops' is damaged or of another kind (BadZipFile: File is not a zip file).
-    """
+    """What :func:`read_archive` reads, from the content of a file."""
     if not is_archive(data):
         raise Refused(
             f"load: {what} is neither a saved lowchurn model nor a skops file. Pickles can run any code when "
@@ -126,16 +110,7 @@ def parse_archive(data: bytes, what: str, name: str) -> tuple[dict[str, Any], di
 
 
 def check_hashes(what: str, hashes: Any, files: dict[str, bytes]) -> None:
-    """Refuse an archive whose parts are not the ones that its description lists.
-
-    Examples
-    --------
-    >>> from lowchurn.estimator._archive import check_hashes
-    >>> check_hashes("'m.skops'", {"a": "0" * 64}, {"a": b"1"})
-    Traceback (most recent call last):
-    ...
-    lowchurn._model_files.Refused: load: 'm.skops' is damaged, in its part 'a'.
-    """
+    """Refuse an archive whose parts are not the ones that its description lists."""
     if not isinstance(hashes, dict):
         raise Refused(f"load: {what} has the wrong structure: {HASHES} must be an object.")
     for name in sorted(hashes.keys() - files.keys()):
@@ -148,16 +123,7 @@ def check_hashes(what: str, hashes: Any, files: dict[str, bytes]) -> None:
 
 
 def model_to_files(model: Any) -> tuple[str, dict[str, bytes]]:
-    """The learner's name and the files of a trained model.
-
-    Examples
-    --------
-    >>> from sklearn.dummy import DummyClassifier
-    >>> from lowchurn.estimator._archive import model_from_files, model_to_files
-    >>> learner, files = model_to_files(DummyClassifier().fit([[0], [1]], ["a", "b"]))
-    >>> learner, model_from_files(learner, files).predict([[2]]).tolist()
-    ('rows', ['a'])
-    """
+    """The learner's name and the files of a trained model."""
     for learner in ALL:
         if learner.saves(model):
             return learner.name, learner.save(model)
@@ -170,20 +136,7 @@ def model_to_files(model: Any) -> tuple[str, dict[str, bytes]]:
 def model_from_files(
     learner: str, files: dict[str, bytes], trusted: Sequence[str] = (), what: str = "the model"
 ) -> Any:
-    """What :func:`model_to_files` wrote; ``what`` is the model in the words of an error message.
-
-    Examples
-    --------
-    >>> from lowchurn.estimator._archive import model_from_files
-    >>> model_from_files("row", {})
-    Traceback (most recent call last):
-    ...
-    ValueError: load: unknown learner 'row'. Did you mean 'rows'? Known: catboost, lightgbm, rows, torch, xgboost.
-    >>> model_from_files("rows", {})
-    Traceback (most recent call last):
-    ...
-    lowchurn._model_files.Refused: load: the model is damaged or of another kind (KeyError: 'model.skops').
-    """
+    """What :func:`model_to_files` wrote; ``what`` is the model in the words of an error message."""
     known = {cls.name: cls for cls in ALL}
     if learner not in known:
         raise unknown_name("load", "learner", learner, known)
@@ -192,18 +145,7 @@ def model_from_files(
 
 
 def load_other(path: str | Path, trusted: Sequence[str] = ()) -> Any:
-    """A plain skops file, or a pickle whose file name is trusted.
-
-    Examples
-    --------
-    >>> import pathlib, pickle, tempfile
-    >>> from lowchurn.estimator._archive import load_other
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "old.pkl")
-    ...     _ = path.write_bytes(pickle.dumps([1, 2]))
-    ...     load_other(path, trusted=["old.pkl"])
-    [1, 2]
-    """
+    """A plain skops file, or a pickle whose file name is trusted."""
     path = Path(path)
     data = read_file(path)
     if path.name in trusted and not is_archive(data):
@@ -212,3 +154,202 @@ def load_other(path: str | Path, trusted: Sequence[str] = ()) -> Any:
         with reading(f"the pickle {str(path)!r}"):
             return joblib.load(path)
     return load_skops(data, trusted)
+
+
+# Its description
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model of the file: files in a folder, a mixture of others, or a position between two others on a dial."""
+
+    folder: str = ""
+    learner: str = ""
+    preprocessing: str | None = None
+    features: list[str] | None = None
+    weight: str | None = None
+    base: bool = False
+    mixture: list[Entry] | None = None
+    classes: list[Label] | None = None
+    dtype: str = ""
+    mean: int | None = None
+    toward_base: str | None = None
+
+
+@dataclass(frozen=True)
+class OfferEntry:
+    """What could be served from the dial: weights of models by their place, and what was measured."""
+
+    weights: list[tuple[int, str]]
+    candidate: Candidate
+    cost: str
+
+
+@dataclass(frozen=True)
+class DialEntry:
+    """Both ends of the dial and what was measured along it; the last offer is the plain retrain."""
+
+    offers: list[OfferEntry]
+    terms: Terms
+    bound: float
+    models: list[tuple[int, Entry]]
+    names: dict[str, str]
+    base: Entry
+    trainings: int
+    rows: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Description:
+    """All of ``lowchurn.json``."""
+
+    format: int
+    members: list[Entry]
+    classes: list[Label]
+    dtype: str
+    n_features_in: int
+    feature_names_in: list[str] | None
+    parameters: dict[str, bool | int | float | str | None]
+    selection: Selection
+    frontier: list[Candidate]
+    certificate: Certificate | None
+    dial: DialEntry | None = None
+
+
+def read_description(about: dict[str, Any], names: Iterable[str]) -> Description:
+    """The description of a file as a checked record; ``names`` are the parts of the file."""
+    found = about.get("format")
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise Refused(f"load: the format of the file must be a whole number from 1, got {str(found)[:40]!r}.")
+    if found > FORMAT:
+        raise Refused(f"load: the file has format {found}, known are up to {FORMAT}. Upgrade lowchurn.")
+    try:
+        read = check_structure("load", "its description", _read_candidates(about, words=found < 3), Description)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    parts = list(names)
+    if not 1 <= read.n_features_in <= MOST_FEATURES:
+        raise Refused(f"load: n_features_in must be in [1, {MOST_FEATURES}], got {read.n_features_in}.")
+    if read.feature_names_in is not None and len(read.feature_names_in) != read.n_features_in:
+        raise Refused(
+            f"load: there must be a name for each of {read.n_features_in} features, got {len(read.feature_names_in)}."
+        )
+    check_members(read.members, parts)
+    _check_counts("the selection", read.selection.rows)
+    if not read.selection.served:
+        raise Refused("load: the selection must name what is served.")
+    if read.dial is not None:
+        _check_dial(read.dial, parts)
+    return read
+
+
+def classes_of(what: str, entry: Entry | Description) -> np.ndarray:
+    """The labels of a file, or of a mixture in it."""
+    return labels_from_plain(what, entry.classes or [], entry.dtype)
+
+
+def check_members(members: list[Entry], parts: list[str]) -> None:
+    """Members have weights that sum to one and files; at most one is the base."""
+    check_weights("members", {k: entry.weight for k, entry in enumerate(members)})
+    if sum(entry.base for entry in members) > 1:
+        raise Refused("load: at most one member can be the base.")
+    for k, entry in enumerate(members):
+        check_entry(f"member {k}", entry, parts, base=entry.base)
+
+
+def check_entry(what: str, entry: Entry, parts: list[str], base: bool = False) -> None:
+    """A model must have its files; only a base can be a mixture."""
+    if entry.mixture is not None:
+        if not base:
+            raise Refused(f"load: {what} is a mixture, and only a base can be one.")
+        classes_of(what, entry)
+        check_members(entry.mixture, parts)
+        return
+    folders = [entry.folder] if entry.preprocessing is None else [entry.folder, f"{entry.folder}preprocessing/"]
+    for folder in folders:
+        if not entry.folder.endswith("/") or not any(name.startswith(folder) for name in parts):
+            raise Refused(f"load: {what} has no files in its folder {folder!r}.")
+
+
+def check_weights(what: str, weights: Mapping[int, str | None]) -> dict[int, float]:
+    """Weights as numbers: not negative, with the sum one."""
+    read = {k: hex_number(f"the weight of {what} {k}", "" if w is None else w) for k, w in weights.items()}
+    if not read or min(read.values()) < 0 or abs(sum(read.values()) - 1) > 1e-6:
+        raise Refused(f"load: the weights of {what} must not be negative and sum to 1, got {list(read.values())[:5]}.")
+    return read
+
+
+def _check_dial(dial: DialEntry, parts: list[str]) -> None:
+    models = dict(dial.models)
+    if len(models) < len(dial.models) or any(k < 0 for k in models):
+        raise Refused("load: the models of the dial must have different places.")
+    for k, entry in models.items():
+        if entry.mean is None:
+            check_entry(f"model {k} of the dial", entry, parts)
+            continue
+        if entry.mean not in models or models[entry.mean].mean is not None:
+            raise Refused(f"load: model {k} of the dial refers to model {entry.mean}, which is not at its end.")
+        if not 0 <= hex_number(f"the position of model {k}", entry.toward_base or "") <= 1:
+            raise Refused(f"load: the position of model {k} of the dial must be in [0, 1].")
+    check_entry("the base of the dial", dial.base, parts, base=True)
+    if sorted(dial.names) != sorted(map(str, models)):
+        raise Refused("load: every model of the dial must have a name.")
+    if len(dial.offers) < 2:
+        raise Refused(f"load: the dial must have offers, got {len(dial.offers)}.")
+    *offers, plain = dial.offers
+    for k, offer in enumerate(offers):
+        check_weights(f"offer {k} of the dial, model", dict(offer.weights))
+    for place, _ in [pair for offer in dial.offers for pair in offer.weights]:
+        if place != BASE and place not in models:
+            raise Refused(f"load: an offer of the dial refers to model {place}, which is not there.")
+    for offer in dial.offers:
+        hex_number("the cost of an offer", offer.cost, finite=False)
+    for row in (offer.candidate for offer in (*offers, plain)):
+        if not 0 <= row.churn < math.inf or not (math.isnan(row.dial) or 0 <= row.dial <= 1):
+            raise Refused("load: every offer of the dial must have its churn, and its position in [0, 1].")
+    if not (math.isfinite(dial.terms.rows) and dial.terms.rows > 0 and dial.bound > 0):
+        raise Refused("load: the dial must have been measured on rows.")
+    _check_counts("the dial", dial.rows)
+
+
+def _check_counts(what: str, rows: Mapping[str, int]) -> None:
+    if any(rows.get(name, -1) < 0 for name in COUNTS):
+        raise Refused(f"load: {what} must have the number of rows for {', '.join(COUNTS)}, got {dict(rows)}.")
+
+
+def _read_candidates(about: dict[str, Any], words: bool) -> dict[str, Any]:
+    """The description with the candidates of the frontier and of the dial as this version has them."""
+    rows = about.get("frontier")
+    made = {**about, "frontier": [_candidate(row, words) for row in rows] if isinstance(rows, list) else rows}
+    dial = about.get("dial")
+    if isinstance(dial, dict) and isinstance(dial.get("offers"), list):
+        offers = [
+            one | {"candidate": _candidate(one.get("candidate"), words)} if isinstance(one, dict) else one
+            for one in dial["offers"]
+        ]
+        made["dial"] = {**dial, "offers": offers}
+    return made
+
+
+def _candidate(row: Any, words: bool) -> Any:
+    """A candidate in which bounds that are null are NaN, and a setting in words (formats 1 and 2) is parameters."""
+    if not isinstance(row, dict):
+        return row
+    made = {k: [math.nan if x is None else x for x in v] if isinstance(v, list) else v for k, v in row.items()}
+    if words:
+        setting = made.pop("setting", None)
+        made["parameters"] = parameters = _parameters(setting) if isinstance(setting, str) else setting
+        on_dial = isinstance(parameters, dict) and isinstance(dial := made.get("dial"), float) and not math.isnan(dial)
+        made["dial_parameter"] = next((n for n in ("toward_base", "lam") if on_dial and n in parameters), "")
+    return made
+
+
+def _parameters(setting: str) -> dict[str, float | int | str]:
+    """Parameters from their words in old files, such as ``lam=0.5, start=cold``."""
+    found: dict[str, float | int | str] = {}
+    for name, _, value in (part.partition("=") for part in setting.split(", ") if part):
+        found[name] = value
+        for kind in (float, int):
+            with contextlib.suppress(ValueError):
+                found[name] = kind(value)
+    return found

@@ -3,64 +3,50 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils import _safe_indexing, check_random_state, get_tags
+from sklearn.utils import Tags, _safe_indexing, check_random_state, get_tags
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_consistent_length,
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from lowchurn._checks import check_choice, check_number
+from lowchurn._types import ArrayLike, Classifier, Rows
 from lowchurn.estimator._frontier import Selection
-from lowchurn.estimator._inputs import (
-    as_mask,
-    check_budget,
-    check_size_of_weights,
-    decides_otherwise,
-    progress,
-    refuse_other_classes,
-    rows_for,
-    take_rows,
-    warn_of_few_rows,
-    warn_of_poor_base,
-    warn_of_seen_rows,
-)
 from lowchurn.estimator._labels import WHO, target_labels, unusual
+from lowchurn.estimator._measuring import Ruler, Trials, check_base, decides_otherwise, warn_of_base, warn_of_few_rows
 from lowchurn.estimator._policy import (
-    Desk,
+    Choice,
+    Choices,
     Offer,
-    Served,
     certified_changes,
+    check_budget,
     fall_back,
     mixtures,
+    single,
     singles,
 )
-from lowchurn.estimator._production import Base, GivenBase, find_base, start_of
-from lowchurn.estimator._searching import (
-    DEFAULT,
-    MOST,
-    SPECIAL,
-    default_strategies,
-    instead_of,
-    resolve,
-    search_lambda,
-    special_strategies,
+from lowchurn.estimator._production import Asked, Base, GivenBase, find_base
+from lowchurn.estimator._saving import read_model, write_model
+from lowchurn.estimator._serving import Served
+from lowchurn.estimator._split import Part, Split, as_mask, check_weights, split_for_budget, take_rows
+from lowchurn.estimator._to_try import Goal, ToTry, to_try, try_all
+from lowchurn.estimator._training import (
+    Capability,
+    Trainer,
+    TrainingRows,
+    find_estimator,
+    may_take_nan,
+    progress,
+    unfitted,
 )
-from lowchurn.estimator._split import Part, Split, effective_rows, split_for_budget
-from lowchurn.estimator._to_train import find_estimator, may_take_nan, unfitted
-from lowchurn.estimator._training import Ruler, Trained, Trials
+from lowchurn.learners._model import BehindPreprocessing
 from lowchurn.scoring import Score, get_score
-from lowchurn.strategies import ColdStart, trainings
 
 
 class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -137,9 +123,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        estimator: Any = None,
+        estimator: Classifier | None = None,
         *,
-        base: Any = None,
+        base: Asked | str | Path | None = None,
         max_churn: float | None = None,
         churn: str = "hard",
         strategies: Any = None,
@@ -149,7 +135,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         validation_fraction: float | None = None,
         proper_score: str | Score = "log",
         n_jobs: int | None = None,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -168,15 +154,15 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def fit(
         self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
+        X: Rows,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
         *,
         base_proba: Any = None,
-        base_classes: Any = None,
-        ids: Any = None,
-        new: Any = None,
-        held_out: Any = None,
+        base_classes: ArrayLike | None = None,
+        ids: ArrayLike | None = None,
+        new: ArrayLike | None = None,
+        held_out: ArrayLike | None = None,
     ) -> Self:
         """Train candidates, choose among them on held-out rows, certify if asked.
 
@@ -202,128 +188,125 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         held_out : array, optional
             The rows to hold out, as a mask or as positions, instead of a random share.
         """
-        budget = self._check_parameters()
+        self._check_parameters()
         given = base_proba is not None
         asked = self.base is not None and (not given or self.estimator is None)
-        base = find_base(self.base, classes=base_classes) if asked else None
-        self._estimator = estimator = find_estimator(self.estimator, base, given or base is not None, self._seed())
+        model = find_base(self.base, load, base_classes) if asked else None
+        self._estimator = find_estimator(self.estimator, model, given or asked, self._seed())
         X, y = self._check_rows(X, y)
-        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        check_size_of_weights(weight)
-        self.classes_, index = np.unique(y, return_inverse=True)
+        weight = check_weights(sample_weight, X)
         if weight is not None and not weight.all():  # a row without weight is no row
             used = np.flatnonzero(weight)
-            X, weight = _safe_indexing(X, used), weight[used]
-            self.classes_, index = np.unique(y[used], return_inverse=True)
             base_proba, ids, new, held_out = take_rows(used, len(y), base_proba, ids, new, held_out)
+            X, y, weight = _safe_indexing(X, used), y[used], weight[used]
+        self.classes_, index = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"{WHO}: y must have at least two classes, got 1 class. There is nothing to decide.")
-        if base is None and base_proba is None:
-            if budget is not None or self.confidence is not None:
-                raise ValueError(
-                    f"{WHO}: max_churn and confidence need a base to compare with, got base=None. "
-                    "Give base=, or base_proba at fit."
-                )
-            return self._fit_plain(estimator, X, index, weight)
-        known: Base | GivenBase
+        base: Base | GivenBase | None = None
         if given:
-            known = GivenBase(base_proba, base_classes, ids, len(index), self.classes_)
-        else:
-            known = Base(base, self.classes_, base_classes)
-        rows = split_for_budget(
-            X,
-            index,
-            weight,
-            self.classes_,
-            max_churn=self.max_churn,
-            confidence=self.confidence,
-            validation_fraction=self.validation_fraction,
-            new=as_mask("new", new, len(index)),
-            held_out=as_mask("held_out", held_out, len(index)),
-            seed=self._seed() or 0,
-        )
-        ruler = self._ruler(known, X, index, rows.choose)
-        refuse_other_classes(known, ruler, self.classes_)
-        warn_of_few_rows(ruler.terms, self.max_churn)
-        named = self.strategies is None or isinstance(self.strategies, str)
-        default, special = named and self.strategies in DEFAULT, named and self.strategies in SPECIAL
-        fixed, families = resolve([] if default or special else self.strategies, self.search)
-        with progress(self.verbose) as bar:
-            trials = Trials(
-                estimator=estimator,
-                classes=self.classes_,
-                X=X,
-                y=index,
-                train=rows.train,
-                base_proba=known.proba(rows_for(known, X, rows.train.rows)),
-                start=start_of(known, X),
-                X_choose=_safe_indexing(X, rows.choose.rows),
-                ruler=ruler,
-                n_jobs=self.n_jobs,
-                seed=self._seed(),
-                done=bar.advance,
-                servable=known.servable,
+            base = GivenBase(base_proba, base_classes, ids, len(index), self.classes_)
+        elif model is not None:
+            base = Base(model, self.classes_, base_classes)
+        elif self.max_churn is not None or self.confidence is not None:
+            raise ValueError(
+                f"{WHO}: max_churn and confidence need a base to compare with, got base=None. "
+                "Give base=, or base_proba at fit."
             )
-            if default:
-                fixed, families = resolve(default_strategies(trials), self.search)
-            elif special:
-                fixed, families = special_strategies(self.strategies, trials)
-            bar.expect({(ColdStart(), 0)} | {one for s in fixed for one in trainings(s)}, MOST * len(families))
-            trials.run([ColdStart()])  # first in every frontier: what the others are compared with
-            trials.run(s for s in fixed if s != ColdStart())
-            certified = 0 if rows.certify is None else int(rows.certify.weights.sum())
-            for family in families:
-                found = search_lambda(family, trials, ruler, budget, self.confidence, certified)
-                other = instead_of(family) if default or special else None
-                if not found and other is not None:
-                    search_lambda(other, trials, ruler, budget, self.confidence, certified)
+        rows = Split(Part(np.arange(len(index)), weight))
+        if base is not None:
+            rows = split_for_budget(
+                X,
+                index,
+                weight,
+                self.classes_,
+                max_churn=self.max_churn,
+                confidence=self.confidence,
+                validation_fraction=self.validation_fraction,
+                new=as_mask("new", new, len(index)),
+                held_out=as_mask("held_out", held_out, len(index)),
+                seed=self._seed() or 0,
+            )
+        trials = self._try(X, index, rows, base)
         self.frontier_ = trials.frontier
-        warn_of_seen_rows(trials, new is not None or held_out is not None)
-        warn_of_poor_base(known, trials)
-        self._choose(trials, known, X, index, rows)
-        return self
+        if base is None:
+            return self._serve_plain(trials, rows)
+        warn_of_base(base, trials, new is not None or held_out is not None, stacklevel=2)
+        return self._choose(trials, base, X, index, rows)
 
-    def _choose(self, trials: Trials, known: Base | GivenBase, X: Any, index: np.ndarray, rows: Split) -> None:
+    def _try(self, X: Rows, index: np.ndarray, rows: Split, base: Base | GivenBase | None) -> Trials:
+        """Train and measure; without a base the plain retrain alone, on no rows."""
+        ruler, wanted, base_proba, X_choose = None, ToTry(), None, None
+        if base is not None and rows.choose is not None:
+            ruler = self._ruler(base, X, index, rows.choose)
+            check_base(base, ruler, self.classes_)
+            warn_of_few_rows(ruler.terms, self.max_churn, stacklevel=3)
+        can = Capability(self._estimator, self.classes_, base, X)
+        if base is not None and rows.choose is not None:
+            wanted = to_try(self.strategies, self.search, can)
+            base_proba = base.proba(base.at(X, rows.train.rows))
+            X_choose = _safe_indexing(X, rows.choose.rows)
+        X_train = _safe_indexing(X, rows.train.rows)
+        data = TrainingRows(X_train, index[rows.train.rows], rows.train.weight, base_proba, self.classes_)
+        certified = 0 if rows.certify is None else int(rows.certify.weights.sum())
+        with progress(self.verbose) as bar:
+            trials = Trials(Trainer(can, data, self.n_jobs, self._seed(), bar), ruler, X_choose)
+            try_all(wanted, trials, Goal(self.max_churn, self.confidence, certified), bar)
+        return trials
+
+    def _choose(self, trials: Trials, base: Base | GivenBase, X: Rows, index: np.ndarray, rows: Split) -> Self:
+        """Choose what is served among all that was measured, and certify it."""
         ruler = trials.ruler
         assert ruler is not None
-        parts = {"train": rows.train, "choose": rows.choose, "certify": rows.certify}
-        every = singles(trials, ruler)
-        offers = mixtures(trials, ruler, self.max_churn, known.servable) if self.select == "mixture" else every
+        servable = base if isinstance(base, Base) else None
+        mixed = self.select == "mixture"
+        offers = mixtures(trials, ruler, self.max_churn, servable) if mixed else singles(trials, ruler)
         changes = None
         if rows.certify is not None:
-            judge = self._ruler(known, X, index, rows.certify)
-            changes = certified_changes(offers, judge, trials.models, _safe_indexing(X, rows.certify.rows))
-        desk = Desk(
+            judge = self._ruler(base, X, index, rows.certify)
+            changes = certified_changes(offers, judge, _safe_indexing(X, rows.certify.rows))
+        choices = Choices(
             offers=offers,
-            plain=every[0],
+            plain=single(ruler, trials.plain),
             terms=ruler.terms,
-            bound=1.0 if ruler.hard else float(ruler.score.bound or math.inf),
+            bound=ruler.bound,
             changes=changes,
-            models=trials.models,
-            names=trials.names,
-            base=known if known.servable else None,
-            classes=self.classes_,
-            trainings=trials.trainings,
-            rows={name: 0 if part is None else round(effective_rows(part.weights)) for name, part in parts.items()},
+            base=servable,
+            trainings=trials.trainer.bar.done,
+            rows=rows.counts,
             notes=tuple(filter(None, [decides_otherwise(ruler), *trials.notes])),
         )
-        self._desk = desk if any(row.dial >= 0 for row in trials.frontier) else None
-        picked, rule, self.certificate_ = desk.pick(self.max_churn, self.confidence)
-        if self.certificate_ is not None and not self.certificate_.certified:
-            warnings.warn(f"{WHO}: {self.certificate_}", stacklevel=3)
-        words = ""
-        if picked is None:
-            assert self.max_churn is not None
-            picked, words = fall_back(offers, trials, ruler, self.max_churn, known.servable)
-            if all(picked.candidate is not row for row in self.frontier_):
-                self.frontier_.append(picked.candidate)
-            warnings.warn(f"{WHO}: {words}", stacklevel=3)
-        self._serve(desk, picked, rule, words)
+        self._choices = choices if any(row.dial >= 0 for row in self.frontier_) else None
 
-    def _serve(self, desk: Desk, picked: Offer, rule: str, why: str = "") -> None:
-        self.selection_ = desk.selection(picked, rule, self.max_churn, why)
-        self._served = desk.served(picked)
-        self._expose()
+        def last_resort() -> tuple[Offer, str]:
+            assert self.max_churn is not None
+            return fall_back(offers, trials, ruler, self.max_churn, servable)
+
+        choice = self._serve(choices, last_resort, stacklevel=4)
+        if choice.why and all(choice.offer.candidate is not row for row in self.frontier_):
+            self.frontier_.append(choice.offer.candidate)
+        return self
+
+    def _serve(self, choices: Choices, last_resort: Callable[[], tuple[Offer, str]], stacklevel: int) -> Choice:
+        choice = choices.choose(self.max_churn, self.confidence, last_resort)
+        self.certificate_ = choice.certificate
+        if choice.certificate is not None and not choice.certificate.certified:
+            warnings.warn(f"{WHO}: {choice.certificate}", stacklevel=stacklevel)
+        if choice.why:
+            warnings.warn(f"{WHO}: {choice.why}", stacklevel=stacklevel)
+        self.selection_ = choices.selection(choice, self.max_churn)
+        self._expose(Served(choice.offer.weights, self.classes_))
+        return choice
+
+    def _serve_plain(self, trials: Trials, rows: Split) -> Self:
+        nothing = dict.fromkeys(("risk", "accuracy", "churn", "broken"), np.nan)
+        counts = rows.counts | {"train": int(rows.train.weights.sum())}
+        self.certificate_, self._choices = None, None
+        served = {trials.plain.candidate.name: 1.0}
+        self.selection_ = Selection(
+            served, "plain retrain, there is no base", True, **nothing, trainings=1, rows=counts, notes=trials.notes
+        )
+        self._expose(Served(trials.plain.weights, self.classes_))
+        return self
 
     def dial(self, max_churn: float, *, confidence: float | None = None) -> Self:
         """The model for another budget, at once and without training.
@@ -359,8 +342,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         (True, True)
         """
         check_is_fitted(self)
-        desk = getattr(self, "_desk", None)
-        if desk is None:
+        choices = self._choices
+        if choices is None:
             raise ValueError(
                 f"{WHO}: there is no dial here. Fit with strategies='dial' or 'auto' and a base that is a model; "
                 "save with dial=True to dial what is loaded."
@@ -369,64 +352,41 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         other.max_churn = max_churn
         other.confidence = self.confidence if confidence is None else confidence
         other._check_parameters()
-        if other.confidence is not None and desk.changes is None:
+        if other.confidence is not None and choices.changes is None:
             raise ValueError(
                 f"{WHO}: confidence needs rows that nothing else has seen, and this model was fitted without. "
                 "Fit with confidence=."
             )
-        warn_of_few_rows(desk.terms, max_churn)
-        picked, rule, other.certificate_ = desk.pick(max_churn, other.confidence)
-        if other.certificate_ is not None and not other.certificate_.certified:
-            warnings.warn(f"{WHO}: {other.certificate_}", stacklevel=2)
-        if picked is None:  # even the base changes decisions where classes are gone
-            picked = min(desk.offers, key=lambda offer: (offer.churn, offer.cost))
-            warnings.warn(
-                f"{WHO}: nothing on the dial keeps max_churn={max_churn:g} on held-out rows; the least churn, "
-                f"{picked.churn:.3g}, is served.",
-                stacklevel=2,
-            )
-        other._serve(desk, picked, rule)
+        warn_of_few_rows(choices.terms, max_churn, stacklevel=2)
+        other._serve(choices, lambda: choices.nearest(max_churn), stacklevel=3)
         return other
 
-    def _fit_plain(self, estimator: Any, X: Any, index: np.ndarray, weight: np.ndarray | None) -> Self:
-        everything = Part(np.arange(len(index)), weight)
-        with progress(self.verbose) as bar:
-            bar.expect([ColdStart()])
-            trials = Trials(
-                estimator, self.classes_, X, index, everything, None, (None, None), None, None, self.n_jobs,
-                self._seed(), bar.advance,
-            )  # fmt: skip
-            trials.run([ColdStart()])
-        nothing = dict.fromkeys(("risk", "accuracy", "churn", "broken"), math.nan)
-        counts = {"train": int(everything.weights.sum()), "choose": 0, "certify": 0}
-        self.frontier_, self.certificate_, self._desk = trials.frontier, None, None
-        self.selection_ = Selection({"cold": 1.0}, "plain retrain, there is no base", True, **nothing, trainings=1,
-                                    rows=counts, notes=trials.notes)  # fmt: skip
-        self._served = Served({0: 1.0}, None, trials.models, self.classes_)
-        self._expose()
-        return self
+    @property
+    def has_dial(self) -> bool:
+        """Whether :meth:`dial` can choose for another budget."""
+        return getattr(self, "_choices", None) is not None
 
-    def _expose(self) -> None:
-        single = self._single
-        self.model_ = None if single is None else single.model
-        self.preprocessing_ = None if single is None else single.preprocessing
+    def _expose(self, served: Served) -> None:
+        self._served = served
+        self.model_ = None if served.single is None else served.single.model
+        self.preprocessing_ = None if served.single is None else served.single.preprocessing
 
     @property
-    def _single(self) -> Trained | None:
+    def _single(self) -> BehindPreprocessing | None:
         """The one trained model that is served, where there is one."""
         return self._served.single if hasattr(self, "_served") else None
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Rows) -> np.ndarray:
         """Probabilities of the classes in the order of ``classes_``."""
         check_is_fitted(self)
         return self._served.proba(self._check_new_rows(X))
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Rows) -> np.ndarray:
         """The likeliest class of each row."""
         check_is_fitted(self)
         return np.asarray(self.classes_[self._served.decisions(self._check_new_rows(X))])
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: Rows) -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X)))
@@ -441,23 +401,20 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         dial : bool
             Write both ends of the dial as well, the base among them, so that :meth:`dial` works on what is loaded.
         """
-        from lowchurn.estimator._saving import save
-
         check_is_fitted(self)
-        save(self, path, dial)
+        write_model(self, path, dial)
 
-    def _check_parameters(self) -> float | None:
+    def _check_parameters(self) -> None:
         check_choice(WHO, "churn", self.churn, ("hard", "soft"))
         check_choice(WHO, "select", self.select, ("single", "mixture"))
         check_choice(WHO, "search", self.search, ("auto", "grid"))
-        self._chosen_score = get_score(self.proper_score)
+        bound = get_score(self.proper_score).bound
         if self.max_churn is not None:
             check_budget(self.max_churn, self.churn == "hard")
         if self.confidence is not None:
             check_number(WHO, "confidence", self.confidence, 0, 1, open_low=True, open_high=True)
             if self.max_churn is None:
                 raise ValueError(f"{WHO}: confidence certifies a budget, got max_churn=None. Give max_churn.")
-            bound = self._chosen_score.bound
             if self.churn == "soft" and (bound is None or self.max_churn >= bound):
                 raise ValueError(
                     f"{WHO}: soft churn can only be certified below the score's bound {bound}, "
@@ -465,9 +422,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 )
         if self.validation_fraction is not None:
             check_number(WHO, "validation_fraction", self.validation_fraction, 0, 1, open_low=True, open_high=True)
-        return self.max_churn
 
-    def _check_rows(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
+    def _check_rows(self, X: Rows, y: ArrayLike) -> tuple[Rows, np.ndarray]:
         if y is None:
             raise ValueError(f"{WHO} requires y to be passed, but the target y is None.")
         if hasattr(X, "columns"):  # pandas, polars: columns keep their kinds
@@ -487,8 +443,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             check_classification_targets(y)
         return X, y
 
-    def _check_new_rows(self, X: Any) -> Any:
-        """Rows to predict. The model that answers checks their values, so plain ones are looked at for shape alone."""
+    def _check_new_rows(self, X: Rows) -> Rows:
+        """Rows to predict. The model checks their values, so plain ones are looked at for shape alone."""
         columns, names = getattr(X, "columns", None), getattr(self, "feature_names_in_", None)
         if columns is not None:
             if names is None or list(columns) != names.tolist():
@@ -511,12 +467,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             return None if self.random_state is None else int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _ruler(self, known: Base | GivenBase, X: Any, index: np.ndarray, part: Part) -> Ruler:
-        rows = rows_for(known, X, part.rows)
-        return Ruler(
-            index[part.rows], part.weights, known.proba(rows), known.decisions(rows), self._chosen_score,
-            self.churn == "hard",
-        )  # fmt: skip
+    def _ruler(self, base: Base | GivenBase, X: Rows, index: np.ndarray, part: Part) -> Ruler:
+        rows = base.at(X, part.rows)
+        proba, decisions = base.proba(rows), base.decisions(rows)
+        score, hard = get_score(self.proper_score), self.churn == "hard"
+        return Ruler(index[part.rows], part.weights, proba, decisions, score, hard)
 
     def __sklearn_clone__(self) -> LowChurnClassifier:
         # The base is fitted and stays so: it is what is compared with, not something to train.
@@ -525,7 +480,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         estimator = unfitted(self.estimator) if hasattr(self.estimator, "fit") else clone(self.estimator, safe=False)
         return type(self)(estimator, base=self.base, **copies)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         trained = self.estimator if self.estimator is not None else getattr(self, "_estimator", None)
         try:
@@ -538,3 +493,42 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             # Within a budget it can only be so much better than its base.
             tags.classifier_tags.poor_score = inner.classifier_tags.poor_score or self.max_churn is not None
         return tags
+
+
+def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:
+    """Read what ``LowChurnClassifier.save`` wrote, or a scikit-learn model in a skops file.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    trusted : list of str
+        Names of types beyond scikit-learn, numpy and scipy that the file may contain; networks of one's own by where
+        they are imported from ("package.module:function"); the name of a pickle file, to read it although pickles can
+        run any code. Nothing else in a file runs code.
+
+    Returns
+    -------
+    LowChurnClassifier or estimator
+        It predicts bit for bit what the saved one did. The base of a LowChurnClassifier is not in the file unless
+        it is a part of what is served.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, of another kind, or contains what is not trusted.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> import lowchurn
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = lowchurn.LowChurnClassifier().fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(f"{folder}/next.skops")
+    ...     again = lowchurn.load(f"{folder}/next.skops")
+    >>> bool((again.predict_proba(X) == model.predict_proba(X)).all())
+    True
+    """
+    return read_model(path, trusted, LowChurnClassifier)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowchurn._charts import Chart
+from lowchurn._display import setting_words
+from lowchurn._frontier_chart import plot_frontier
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAN = math.nan
 NO_INTERVAL = (math.nan, math.nan)
@@ -20,8 +25,14 @@ class Candidate:
 
     Attributes
     ----------
-    strategy, setting : str
-        How it was trained.
+    strategy : str
+        The name of the strategy that it was made by.
+    parameters : dict
+        The strategy's parameters, such as ``{"lam": 0.5, "start": "cold"}``.
+    dial : float
+        Where it lies between the new model (0) and the base (1); NaN for candidates that are not on a dial.
+    dial_parameter : str
+        The parameter that is the position on the dial; empty where there is none.
     risk : float
         Mean score (log-loss by default).
     accuracy, churn, broken : float
@@ -37,20 +48,23 @@ class Candidate:
         Time of its training, NaN where several were trained together.
     fixed : float
         Share of rows wrong in the base and right here.
-    dial : float
-        Where it stands between the new model (0) and the base (1); NaN for candidates that are not on a dial.
     rows : float
         Held-out rows that it was measured on; with unequal weights Kish's effective number of them.
+    setting, name : str
+        The parameters, and the strategy with them, for display.
 
     Examples
     --------
     >>> from lowchurn.estimator import Candidate
-    >>> Candidate("warm", "", status="skipped", reason="no such start").churn
-    nan
+    >>> skipped = Candidate("distill", {"lam": 0.5, "start": "warm"}, status="skipped", reason="no such start")
+    >>> skipped.name, skipped.churn
+    ('distill(lam=0.5, start=warm)', nan)
     """
 
     strategy: str
-    setting: str
+    parameters: dict[str, float | int | str] = field(default_factory=dict)
+    dial: float = NAN
+    dial_parameter: str = ""
     risk: float = NAN
     accuracy: float = NAN
     churn: float = NAN
@@ -61,14 +75,26 @@ class Candidate:
     reason: str = ""
     seconds: float = NAN
     fixed: float = NAN
-    dial: float = NAN
     broken_interval: tuple[float, float] = NO_INTERVAL
     fixed_interval: tuple[float, float] = NO_INTERVAL
     rows: float = NAN
 
     @property
+    def setting(self) -> str:
+        return setting_words(self.parameters)
+
+    @property
     def name(self) -> str:
-        return f"{self.strategy}({self.setting})" if self.setting else self.strategy
+        return f"{self.strategy}({self.setting})" if self.parameters else self.strategy
+
+    def record(self) -> dict[str, Any]:
+        """The fields by name, and the setting for display."""
+        fields = dataclasses.asdict(self)
+        return {
+            "strategy": fields.pop("strategy"),
+            "parameters": fields.pop("parameters"),
+            "setting": self.setting,
+        } | fields
 
 
 class Frontier(list[Candidate]):
@@ -77,20 +103,20 @@ class Frontier(list[Candidate]):
     Examples
     --------
     >>> from lowchurn.estimator import Candidate, Frontier
-    >>> Frontier([Candidate("cold", "", risk=0.31, accuracy=0.9, churn=0.08, broken=0.03)])
+    >>> Frontier([Candidate("cold", risk=0.31, accuracy=0.9, churn=0.08, broken=0.03)])
     strategy  setting  risk    accuracy  churn   broken  status   reason
     cold               0.3100  90.0%     0.0800  3.0%    trained
     """
 
     def records(self) -> list[dict[str, Any]]:
-        """One dict a candidate."""
-        return [dataclasses.asdict(candidate) for candidate in self]
+        """One dict per candidate: its fields, and its setting for display."""
+        return [candidate.record() for candidate in self]
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pd.DataFrame:
         """A data frame; needs pandas."""
         import pandas as pd
 
-        return pd.DataFrame(self.records(), columns=[f.name for f in dataclasses.fields(Candidate)])
+        return pd.DataFrame(self.records(), columns=list(Candidate("").record()))
 
     def plot(
         self,
@@ -122,9 +148,10 @@ class Frontier(list[Candidate]):
         Examples
         --------
         >>> from lowchurn.estimator import Candidate, Frontier
-        >>> frontier = Frontier([Candidate("cold", "", accuracy=0.9, churn=0.08)])
-        >>> frontier += [Candidate("soup", f"toward_base={a}", accuracy=0.9 - a / 50, churn=0.05 * (1 - a), dial=a)
-        ...              for a in (0.0, 0.5, 1.0)]
+        >>> frontier = Frontier([Candidate("cold", accuracy=0.9, churn=0.08)])
+        >>> for a in (0.0, 0.5, 1.0):
+        ...     position = {"parameters": {"toward_base": a}, "dial": a, "dial_parameter": "toward_base"}
+        ...     frontier.append(Candidate("soup", **position, accuracy=0.9, churn=0.05 * (1 - a)))
         >>> chart = frontier.plot(max_churn=0.03)
         >>> chart.title, [mark.series for mark in chart.marks if mark.kind == "line"]
         ('Accuracy against churn', ['soup'])
@@ -133,8 +160,6 @@ class Frontier(list[Candidate]):
         ...
         ValueError: Frontier.plot: there must be a candidate with a measured accuracy and churn, got 0 without...
         """
-        from lowchurn.estimator._plot import plot_frontier
-
         return plot_frontier(self, path, None if selection is None else selection.served, max_churn, churn)
 
     def __repr__(self) -> str:

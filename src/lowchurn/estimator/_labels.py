@@ -14,12 +14,13 @@ import numpy as np
 from sklearn.utils.validation import column_or_1d
 
 from lowchurn._checks import as_labels
+from lowchurn._types import ArrayLike
 
 WHO = "LowChurnClassifier"
 GONE = -1  # the code of a decision for a class that is gone
 
 
-def target_labels(y: Any) -> np.ndarray:
+def target_labels(y: ArrayLike) -> np.ndarray:
     """The labels to learn, one per row: none is missing, and all can be put in order."""
     labels = as_labels(y)
     labels = column_or_1d(labels, warn=True) if labels.ndim != 1 else labels
@@ -62,46 +63,18 @@ def unusual(classes: np.ndarray) -> bool:
 
 
 def training_labels(classes: np.ndarray) -> np.ndarray:
-    """What stands for the classes in training: themselves, or their positions where learners refuse them.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.estimator._labels import training_labels
-    >>> training_labels(np.array(["no", "yes"])).tolist(), training_labels(np.array([b"no", b"yes"])).tolist()
-    (['no', 'yes'], [0, 1])
-    """
+    """What stands for the classes in training: themselves, or their positions where learners refuse them."""
     return np.arange(len(classes)) if unusual(classes) else classes
 
 
-def positions(labels: Any, classes: np.ndarray) -> np.ndarray:
-    """Where each label stands in ``classes``, or -1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.estimator._labels import positions
-    >>> positions([1, 0, "1"], np.array([False, True])).tolist()
-    [1, 0, -1]
-    >>> positions([2**60 + 1], np.array([2**60, 2**60 + 1])).tolist()
-    [1]
-    """
+def positions(labels: ArrayLike, classes: np.ndarray) -> np.ndarray:
+    """Where each label is in ``classes``, or -1."""
     place = {key: i for i, key in enumerate(_keys(classes))}
     return np.array([place.get(key, GONE) for key in _keys(as_labels(labels))], dtype=np.intp)
 
 
 def codes(who: str, decided: Any, classes: np.ndarray) -> np.ndarray:
-    """Decided labels, one per row, as indices of ``classes``; -1 for a class that is gone.
-
-    Parameters
-    ----------
-    who : str
-        What decided, for messages.
-    decided : array of shape (n,) or (n, 1)
-        The labels.
-    classes : array of shape (m,)
-        The labels to look for.
-    """
+    """Decided labels, shape (n,) or (n, 1), as indices of ``classes``; -1 for a class that is gone."""
     labels = as_labels(decided)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels.ravel()  # CatBoost's answer for several classes

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from lowchurn._checks import check_number
+from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Selection
-from lowchurn.estimator._searching import aim_below
+from lowchurn.estimator._labels import WHO
+from lowchurn.estimator._measuring import Ruler, Terms, Trials, Tried
+from lowchurn.estimator._production import Base
+from lowchurn.estimator._serving import OnDial, Part, Weights, base_alone, weighted
 from lowchurn.estimator._split import whole_numbers
-from lowchurn.estimator._training import BASE, Dialled, Ruler, Terms, Trained, Trials, only_base, weighted
-from lowchurn.metrics import dial_name
+from lowchurn.estimator._to_try import aim_below
+from lowchurn.metrics import dial_key
 from lowchurn.selection import Certificate, InfeasibleBudget, certify, combine, select_single
 
 LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a prediction and changes nothing
 
 
+def check_budget(max_churn: float, hard: bool) -> None:
+    """A share of decisions above 0, or a divergence; a percentage gets a hint."""
+    try:
+        check_number(WHO, "max_churn", max_churn, 0, 1.0 if hard else math.inf, open_low=True, open_high=True)
+    except ValueError as error:
+        hint = ""
+        if hard and isinstance(max_churn, int | float | np.integer | np.floating) and not isinstance(max_churn, bool):
+            if 1 <= max_churn <= 100:
+                hint = f" It is a share of the decisions: did you mean {max_churn / 100:g}?"
+            elif max_churn == 0:
+                hint = " No change at all is the base itself: keep serving it."
+        raise ValueError(f"{error}{hint}") from None
+
+
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """What could be served: weights of models (by place; the base is -1), measured on the rows to choose on."""
+    """What could be served: weights of models, measured on the rows to choose on."""
 
-    weights: dict[int, float]
+    weights: Weights
     candidate: Candidate
     cost: float
 
@@ -32,81 +51,47 @@ class Offer:
     def churn(self) -> float:
         return self.candidate.churn
 
-
-class Served:
-    """What answers predictions: trained models, and perhaps the base, averaged with their weights."""
-
-    def __init__(
-        self,
-        weights: dict[int, float],
-        base: Any,
-        models: Sequence[Trained | Dialled] | Mapping[int, Trained | Dialled],
-        classes: np.ndarray,
-    ) -> None:
-        self.weights = weights
-        self.base = base
-        self.models: dict[int, Trained] = {k: models[k].made() for k in weights if k != BASE}
-        self.classes = classes
-
     @property
-    def single(self) -> Trained | None:
-        (first, *more) = self.weights
-        return None if more or first == BASE else self.models[first]
+    def one_model(self) -> bool:
+        """Whether one trained model serves it."""
+        return len(self.weights) == 1 and not base_alone(self.weights)
 
-    def part(self, k: int, X: Any) -> np.ndarray:
-        """Probabilities of one member."""
-        return np.asarray(self.base.proba(X) if k == BASE else self.models[k].proba(X))
 
-    def decisions(self, X: Any) -> np.ndarray:
-        """The likeliest class of each row as an index; where the base alone is served, what it decides itself."""
-        if only_base(self.weights):
-            # These need not be those of its largest probability.
-            decided = np.asarray(self.base.decisions(X))
-            return decided if (decided >= 0).all() else np.where(decided >= 0, decided, self.proba(X).argmax(axis=1))
-        return self.proba(X).argmax(axis=1)
+def measured(ruler: Ruler, candidate: Candidate, weights: Weights, proba: np.ndarray) -> Offer:
+    """What could be served, with what it does on the rows to choose on."""
+    alone = base_alone(weights)
+    return Offer(weights, ruler.measure(candidate, proba, alone), ruler.cost(proba, alone))
 
-    def proba(self, X: Any) -> np.ndarray:
-        # Summed in the order in which it was measured, so that the very same numbers are served.
-        return weighted({k: self.part(k, X) for k in self.weights}, self.weights)
+
+def single(ruler: Ruler, record: Tried) -> Offer:
+    """A candidate by itself, which is measured already."""
+    assert record.proba is not None
+    return Offer(record.weights, record.candidate, ruler.cost(record.proba, base_alone(record.weights)))
 
 
 def singles(trials: Trials, ruler: Ruler) -> list[Offer]:
     """Every candidate by itself."""
-    return [
-        Offer(served, row, ruler.cost(proba, only_base(served)))
-        for row, served, proba in zip(trials.frontier, trials.served_as, trials.probas, strict=True)
-        if proba is not None and served is not None
-    ]
+    return [single(ruler, record) for record in trials.records if record.proba is not None]
 
 
-def kept_base(ruler: Ruler) -> Offer:
-    """The base itself: no decision changes."""
-    row = ruler.measure(Candidate("base", "", status="kept"), ruler.base_proba, base_alone=True)
-    return Offer({BASE: 1.0}, row, ruler.cost(ruler.base_proba, base_alone=True))
-
-
-def _mixed_in(row: Candidate, served: Mapping[int, float]) -> bool:
+def _mixed_in(record: Tried) -> bool:
     """Whether a candidate has a place in a mixture; a mixture itself has not, and of a dial every tenth has."""
-    return BASE not in served and (math.isnan(row.dial) or round(10 * row.dial, 9).is_integer())
+    dial = record.candidate.dial
+    whole = not any(isinstance(part, Base) for part in record.weights)
+    return whole and (math.isnan(dial) or round(10 * dial, 9).is_integer())
 
 
-def mixtures(trials: Trials, ruler: Ruler, budget: float | None, servable: bool, steps: int = 20) -> list[Offer]:
+def mixtures(trials: Trials, ruler: Ruler, budget: float | None, base: Base | None, steps: int = 20) -> list[Offer]:
     """Algorithm 1's mixtures of all candidates (and the base, where it can be served), over budgets of soft churn.
 
     The convex program needs soft churn. A budget on soft churn is used as it is, with smaller ones beside it for the
     certificate; for hard churn a path of soft budgets is solved and each mixture is measured in hard churn.
     """
-    members: list[tuple[dict[int, float], np.ndarray]] = [
-        (served, proba)
-        for row, served, proba in zip(trials.frontier, trials.served_as, trials.probas, strict=True)
-        if proba is not None and served is not None and _mixed_in(row, served)
-    ]
-    if servable:
-        members.append(({BASE: 1.0}, ruler.base_proba))
+    members = [(r.weights, r.proba) for r in trials.records if r.proba is not None and _mixed_in(r)]
+    if base is not None:
+        members.append(({base: 1.0}, ruler.base_proba))
     stack = np.stack([proba for _, proba in members])
-    reach = max(
-        float(np.average(ruler.score.divergence(ruler.base_proba, p), weights=ruler.weights)) for _, p in members
-    )
+    reach = max(ruler.mean(ruler.score.divergence(ruler.base_proba, proba)) for _, proba in members)
     if not ruler.hard and budget is not None:
         path = [share * budget for share in (0.4, 0.6, 0.8, 1.0)]
     else:
@@ -119,14 +104,12 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, servable: bool,
             continue
         weights = np.where(mixture.weights < LEAST_WEIGHT, 0.0, mixture.weights)
         weights /= weights.sum()
-        served: dict[int, float] = {}
+        served: dict[Part, float] = {}
         for (parts, _), weight in zip(members, weights, strict=True):
-            for k, share in parts.items() if weight > 0 else ():
-                served[k] = served.get(k, 0.0) + float(weight) * share
-        proba = trials.proba(served)
-        alone = only_base(served)
-        row = ruler.measure(Candidate("mixture", f"epsilon={epsilon:.3g}"), proba, alone)
-        offers.append(Offer(served, row, ruler.cost(proba, alone)))
+            for part, share in parts.items() if weight > 0 else ():
+                served[part] = served.get(part, 0.0) + float(weight) * share
+        candidate = Candidate("mixture", {"epsilon": float(f"{epsilon:.3g}")})
+        offers.append(measured(ruler, candidate, served, trials.proba(served)))
     return offers
 
 
@@ -166,7 +149,7 @@ def best_of(offers: Sequence[Offer], terms: Terms) -> Offer:
     def best(some: Sequence[Offer]) -> Offer:
         return some[select_single([o.cost for o in some], [o.churn for o in some], math.inf)]
 
-    on_dial = [o for o in offers if not math.isnan(o.candidate.dial) and len(o.weights) == 1 and BASE not in o.weights]
+    on_dial = [o for o in offers if not math.isnan(o.candidate.dial) and o.one_model]
     if not on_dial or not terms.hard:
         return best(offers)
     first, other = best(on_dial), best(offers)
@@ -181,13 +164,13 @@ def spend(offers: Sequence[Offer], terms: Terms) -> list[Offer]:
     on the new model: "no worse" is within one standard error of the paired difference for hard churn, whose decisions
     change along the dial one by one, and exactly for soft churn, whose score is smooth.
     """
-    dials: dict[str, list[Offer]] = {}
+    dials: dict[Hashable, list[Offer]] = {}
     kept = []
     for offer in offers:
         if math.isnan(offer.candidate.dial):
             kept.append(offer)
         else:
-            dials.setdefault(dial_name(offer.candidate.strategy, offer.candidate.setting), []).append(offer)
+            dials.setdefault(dial_key(offer.candidate), []).append(offer)
     for some in dials.values():
         best = min(some, key=lambda offer: (offer.cost, -offer.churn))
         noise = {id(o): math.sqrt(abs(o.churn - best.churn) / terms.rows) if terms.hard else 0.0 for o in some}
@@ -197,32 +180,43 @@ def spend(offers: Sequence[Offer], terms: Terms) -> list[Offer]:
 
 
 def fall_back(
-    offers: Sequence[Offer], trials: Trials, ruler: Ruler, budget: float, servable: bool
+    offers: Sequence[Offer], trials: Trials, ruler: Ruler, budget: float, base: Base | None
 ) -> tuple[Offer, str]:
     """No candidate keeps the budget: a blend with the base, or the nearest candidate where the base cannot be served.
 
-    The words say what is served and what would keep the budget.
+    The words contain what is served and what would keep the budget.
     """
     nearest = min(offers or singles(trials, ruler), key=lambda offer: (offer.churn, offer.cost))
     failed = f"no candidate keeps max_churn={budget:g} on held-out rows; the least churn is {nearest.churn:.3g}."
-    if not servable:
+    if base is None:
         return nearest, (
             f"{failed} {nearest.candidate.name} has it and is served. The base is known only by a table of its "
             "answers, so that it cannot answer new rows or be blended in: to keep this budget give base= the model "
             f"itself, a function or a file; or set max_churn to {math.ceil(1000 * nearest.churn) / 1000:g} or more."
         )
-    blends = [*mixtures(trials, ruler, budget, servable), kept_base(ruler)]
+    kept = measured(ruler, Candidate("base", status="kept"), {base: 1.0}, ruler.base_proba)
+    blends = [*mixtures(trials, ruler, budget, base), kept]
     picked, _ = choose(blends, ruler.terms, budget, blends[0])
     if picked is None:  # even the base changes decisions where classes are gone
         picked = min(blends, key=lambda offer: (offer.churn, offer.cost))
-    what = "The base is kept as it is" if only_base(picked.weights) else "A blend with the base is served"
+    what = "The base is kept as it is" if base_alone(picked.weights) else "A blend with the base is served"
     return picked, (
         f"{failed} {what}. Raise the budget, or try a start from the base or other strategies, to serve one model."
     )
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What is served, the rule by which it was chosen, its certificate, and why no candidate kept the budget."""
+
+    offer: Offer
+    rule: str
+    certificate: Certificate | None
+    why: str = ""
+
+
 @dataclass(frozen=True, eq=False)
-class Desk:
+class Choices:
     """All that a choice needs, kept after training, so that another budget can be chosen for at once.
 
     ``changes`` holds the churn of each offer on each row for the certificate, where there are such rows.
@@ -233,30 +227,37 @@ class Desk:
     terms: Terms
     bound: float
     changes: Sequence[np.ndarray] | None
-    models: Sequence[Trained | Dialled] | Mapping[int, Trained | Dialled]
-    names: Sequence[str] | Mapping[int, str]
-    base: Any
-    classes: np.ndarray
+    base: Base | None
     trainings: int
     rows: Mapping[str, int]
     notes: Sequence[str] = ()
 
     @property
-    def has_dial(self) -> bool:
-        return any(offer.candidate.dial > 0 for offer in self.offers)
+    def parts(self) -> list[Part]:
+        """The models of all offers, and those at the new end of their dials, each once."""
+        found: dict[Part, None] = {}
+        for part in (part for offer in self.offers for part in offer.weights):
+            found |= {part.new: None, part: None} if isinstance(part, OnDial) else {part: None}
+        return list(found)
 
-    def pick(self, budget: float | None, confidence: float | None) -> tuple[Offer | None, str, Certificate | None]:
-        """The offer to serve, the rule in words and the certificate; no offer where none keeps the budget."""
-        aim = aim_below(budget, self.terms) if budget is not None and self.has_dial else None
+    def choose(
+        self, budget: float | None, confidence: float | None, last_resort: Callable[[], tuple[Offer, str]]
+    ) -> Choice:
+        """The choice for a budget; ``last_resort`` returns what is served where no offer keeps it, and why."""
+        has_dial = any(offer.candidate.dial > 0 for offer in self.offers)
+        aim = aim_below(budget, self.terms) if budget is not None and has_dial else None
         picked, rule = choose(self.offers, self.terms, budget, self.plain, aim)
-        if confidence is None or budget is None or not self.offers:
-            return picked, rule, None
-        assert self.changes is not None
-        prefer = self._in_order(picked, budget, aim)
-        certificate, best = certify_offers(self.offers, prefer, self.changes, budget, confidence, self.bound)
-        if certificate.certified:
-            picked, rule = best, f"{rule}, certified with confidence {confidence:g}"
-        return picked, rule, certificate
+        certificate = None
+        if confidence is not None and budget is not None and self.offers:
+            assert self.changes is not None
+            prefer = self._in_order(picked, budget, aim)
+            certificate, best = certify_offers(self.offers, prefer, self.changes, budget, confidence, self.bound)
+            if certificate.certified:
+                picked, rule = best, f"{rule}, certified with confidence {confidence:g}"
+        if picked is not None:
+            return Choice(picked, rule, certificate)
+        picked, why = last_resort()
+        return Choice(picked, rule, certificate, why)
 
     def _in_order(self, picked: Offer | None, budget: float, aim: float | None) -> list[Offer]:
         """Offers as one would choose them if those before were taken away; last those above the budget."""
@@ -267,24 +268,29 @@ class Desk:
             picked, _ = choose(left, self.terms, budget, self.plain, aim)
         return order + sorted(left, key=lambda offer: (offer.cost, offer.churn))
 
-    def served(self, picked: Offer) -> Served:
-        return Served(picked.weights, self.base, self.models, self.classes)
+    def nearest(self, budget: float) -> tuple[Offer, str]:
+        """The last resort on a dial: what changes least, which is not the base where classes are gone."""
+        picked = min(self.offers, key=lambda offer: (offer.churn, offer.cost))
+        return picked, (
+            f"nothing on the dial keeps max_churn={budget:g} on held-out rows; the least churn, {picked.churn:.3g}, "
+            "is served."
+        )
 
-    def selection(self, picked: Offer, rule: str, budget: float | None, why: str = "") -> Selection:
-        """What is served, in words and numbers; ``why`` is the reason where no candidate kept the budget."""
-        row = picked.candidate
+    def selection(self, choice: Choice, budget: float | None) -> Selection:
+        """What is served, in words and numbers."""
+        picked, row = choice.offer, choice.offer.candidate
         notes = list(self.notes)
-        if only_base(picked.weights):
-            why = why or "of all candidates within the budget it is the most accurate on the held-out rows."
+        if base_alone(picked.weights):
+            why = choice.why or "of all candidates within the budget it is the most accurate on the held-out rows."
             notes.insert(0, f"This is the base unchanged: {why}")
         elif picked.churn == 0 and self.terms.hard:
             notes.insert(0, "It decides every held-out row as the base does.")
         served = {row.name: 1.0}
         if row.strategy == "mixture":  # of several candidates, which the row does not name
-            served = {self.names[k] if k != BASE else "base": w for k, w in picked.weights.items()}
+            served = {part.name: weight for part, weight in picked.weights.items()}
         return Selection(
             served=served,
-            rule=rule,
+            rule=choice.rule,
             feasible=budget is None or picked.churn <= budget * (1 + 1e-9),
             risk=row.risk,
             accuracy=row.accuracy,
@@ -309,25 +315,27 @@ def certify_offers(
     The order of the test is fixed by other rows, and churn need not rise along it for the certificate to hold.
     """
     order = sorted(range(len(offers)), key=lambda k: (offers[k].churn, k))
-    best = [next(k for k, offer in enumerate(offers) if offer is one) for one in prefer]
+    best = [offers.index(one) for one in prefer]
     values = {str(k): changes[k] for k in order}
     certificate, accepted = certify(values, budget, confidence, bound, prefer=[str(k) for k in best])
     pick = next((k for k in best if str(k) in accepted), best[0])
     named = tuple((offers[int(k)].candidate.name, p) for k, p in certificate.tested)
-    return Certificate(**{**certificate.__dict__, "tested": named}), offers[pick]
+    return dataclasses.replace(certificate, tested=named), offers[pick]
 
 
-def certified_changes(
-    offers: Sequence[Offer], judge: Ruler, models: Sequence[Trained | Dialled], X: Any
-) -> list[np.ndarray]:
+def certified_changes(offers: Sequence[Offer], judge: Ruler, X: Rows) -> list[np.ndarray]:
     """Churn of each offer on each row for the certificate; rows that count several times are written out."""
     copies = judge.weights.astype(int) if whole_numbers(judge.weights) else None
-    uses = Counter(k for offer in offers for k in offer.weights)
-    kept: dict[int, np.ndarray] = {BASE: judge.base_proba}
+    uses = Counter(part for offer in offers for part in offer.weights)
+    kept: dict[Part, np.ndarray] = {}
     found = []
     for offer in offers:
-        each = {k: kept[k] if k in kept else models[k].proba(X) for k in offer.weights}
-        kept |= {k: proba for k, proba in each.items() if uses[k] > 1}
-        values = judge.changes(weighted(each, offer.weights), only_base(offer.weights))
+        each = {part: kept[part] if part in kept else _proba(part, judge, X) for part in offer.weights}
+        kept |= {part: proba for part, proba in each.items() if uses[part] > 1}
+        values = judge.changes(weighted(each, offer.weights), base_alone(offer.weights))
         found.append(values if copies is None else np.repeat(values, copies))
     return found
+
+
+def _proba(part: Part, judge: Ruler, X: Rows) -> np.ndarray:
+    return judge.base_proba if isinstance(part, Base) else part.proba(X)

@@ -1,36 +1,40 @@
 """The base: the model in production, in any form that gives probabilities, aligned with the new classes by name.
 
-What the base answers in production is what we measure against, so the object itself is asked, always: its ``predict``
+What the base returns in production is what we measure against, so the object itself is asked, always: its ``predict``
 decides, its ``predict_proba`` gives probabilities. A native form is for saving and for starting training only.
 
 Classes that the base never saw get probability 0. Classes that are gone are left out and the rest of the row is scaled
 up to sum to one (evenly spread where nothing is left); a decision for such a class counts as changed, whatever the new
-model says. Hard labels become rows of zeros and a one.
+model decides. Hard labels become rows of zeros and a one.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
 
 from lowchurn._checks import ROUNDING, as_floats, as_labels, check_weightlike, clip_rounding, to_numpy
 from lowchurn._terminal import one_line
+from lowchurn._types import ArrayLike, Model, Rows
 from lowchurn.estimator._labels import GONE, WHO, codes, positions
-from lowchurn.learners import ALL, native_model
+from lowchurn.learners import native_model
 from lowchurn.learners._boosted import BoostedModel
 from lowchurn.learners._learner import extra_missing
+from lowchurn.learners._model import BehindPreprocessing, inside_wrappers, unwrap
 from lowchurn.learners._native import NATIVE_ENDINGS
 from lowchurn.learners._torch import is_network
+from lowchurn.metrics import decide
 
+Asked: TypeAlias = Model | Callable[[Rows], Any]  # the production object: a classifier, or a function of rows
 BOOSTING = ("catboost", "lightgbm", "xgboost")
 # Where libraries keep the names of columns.
 NAMES_OF_FEATURES: tuple[Callable[[Any], Any], ...] = (
@@ -43,48 +47,51 @@ NAMES_OF_FEATURES: tuple[Callable[[Any], Any], ...] = (
 )
 # Names that libraries make up for arrays: Column_0 (LightGBM), 0 (CatBoost), f0 (XGBoost).
 MADE_UP = re.compile(r"(?:Column_|f)?(\d+)")
-WRAPPERS = ("FrozenEstimator", "FixedThresholdClassifier", "TunedThresholdClassifierCV")
 
 
 class Base:
     """A base that can be asked about any rows, and so be served itself."""
 
     servable = True
+    name = "base"
 
-    def __init__(self, model: Any, classes: np.ndarray, names: Any = None) -> None:
+    def __init__(self, model: Asked, classes: np.ndarray, names: ArrayLike | None = None) -> None:
         self.model = model
         self.classes = classes
         self.names = names  # of its columns of probabilities, where the model does not name them
 
-    @functools.cached_property
-    def served(self) -> Any:
-        """The form in which the base is saved; it is never asked here."""
-        return as_served(self.model)
+    def made(self) -> Base:
+        return self
 
-    def proba(self, X: Any) -> np.ndarray:
+    def at(self, X: Rows, rows: np.ndarray) -> Rows:
+        """What to ask about some of the rows."""
+        return _safe_indexing(X, rows)
+
+    def proba(self, X: Rows) -> np.ndarray:
         """Aligned probabilities, shape (n, m)."""
-        return align(*self._ask(X), self.classes)
-
-    def decisions(self, X: Any) -> np.ndarray:
-        """What the base decides, as indices of the new classes; -1 for a class that is gone."""
-        if callable_only(self.model):
-            given = self._call(self.model, X)
-        else:
-            given = self._call(self.model.predict if hasattr(self.model, "predict") else self.model.predict_proba, X)
-        return read_decisions("the base", given, self._names, self.classes)
-
-    def _ask(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        given = self._ask("predict_proba", "predict", X)
         model = self.model
-        if callable_only(model):
-            given = self._call(model, X)
-        else:
-            given = self._call(model.predict_proba if hasattr(model, "predict_proba") else model.predict, X)
         own_labels = hasattr(model, "predict") and hasattr(model, "predict_proba") and not hasattr(given, "columns")
-        return read_probabilities("the base", given, self._names, self.classes, any_sum=own_labels)
+        table, labels = read_probabilities("the base", given, self._names, self.classes, any_sum=own_labels)
+        return align(table, labels, self.classes)
+
+    def decisions(self, X: Rows) -> np.ndarray:
+        """What the base decides, as indices of the new classes; -1 for a class that is gone."""
+        return read_decisions("the base", self._ask("predict", "predict_proba", X), self._names, self.classes)
+
+    def start(self, X: Rows) -> BehindPreprocessing | None:
+        """What training can start from; None where the base contains no model, or one of other features."""
+        columns = getattr(X, "columns", None)
+        names = feature_names(self.model, columns)
+        return None if names is not None and columns is not None and names != list(columns) else unwrap(self.model)
 
     @property
-    def _names(self) -> Any:
+    def _names(self) -> ArrayLike | None:
         return getattr(self.model, "classes_", self.names)
+
+    @property
+    def names_its_classes(self) -> bool:
+        return self.names is not None or hasattr(self.model, "classes_")
 
     @property
     def known_classes(self) -> np.ndarray:
@@ -92,7 +99,10 @@ class Base:
         names = self.classes if self._names is None else self._names
         return np.isin(np.arange(len(self.classes)), positions(names, self.classes))
 
-    def _call(self, ask: Any, X: Any) -> Any:
+    def _ask(self, first: str, second: str, X: Rows) -> Any:
+        """What the production object itself returns, by the first of two methods that it has."""
+        has = [getattr(self.model, name) for name in (first, second) if hasattr(self.model, name)]
+        ask: Any = self.model if callable_only(self.model) else has[0]
         try:
             given = ask(own_features(self.model, X))
         except NotFittedError as error:
@@ -116,53 +126,15 @@ class Base:
         return given
 
 
-class Behind:
-    """A fitted model behind fitted preprocessing, in the form that is saved."""
-
-    def __init__(self, preprocessing: Any, model: Any, features: Any = None) -> None:
-        self.preprocessing = preprocessing
-        self.model = model
-        if features is not None:
-            self.feature_names_in_ = np.asarray(features, dtype=object)
-
-    @property
-    def classes_(self) -> np.ndarray:
-        return np.asarray(self.model.classes_)
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        rows = X if self.preprocessing is None else self.preprocessing.transform(X)
-        return np.asarray(self.model.predict_proba(rows))
-
-    def predict(self, X: Any) -> np.ndarray:
-        rows = X if self.preprocessing is None else self.preprocessing.transform(X)
-        return np.asarray(self.model.predict(rows)).ravel()
-
-
-def as_served(model: Any) -> Any:
-    """A base in the form in which it can be saved without a pickle, so that a loaded one gives the same bits."""
-    if callable_only(model) or isinstance(model, Behind):
-        return model
-    preprocessing, inner = inner_model(model)
-    features = getattr(model, "feature_names_in_", None)
-    if hasattr(model, "_served"):  # a LowChurnClassifier
-        return model if inner is None else Behind(preprocessing, inner, features)
-    for learner in ALL:
-        try:
-            native = learner.as_served(inner)
-        except Exception:  # unfitted, or with an objective of its own: the base answers for itself
-            native = None
-        if native is not None:
-            return Behind(preprocessing, native, features)
-    return model
-
-
 class GivenBase:
-    """A base known only by its probabilities of the rows at hand; it cannot be served."""
+    """A base of which only the probabilities of the rows at hand are given; it cannot be served."""
 
     servable = False
-    model = None
+    names_its_classes = True
 
-    def __init__(self, given: Any, given_classes: Any, ids: Any, n: int, classes: np.ndarray) -> None:
+    def __init__(
+        self, given: Any, given_classes: ArrayLike | None, ids: ArrayLike | None, n: int, classes: np.ndarray
+    ) -> None:
         if ids is not None or isinstance(given, Mapping):
             given, given_classes = look_up(given, given_classes, ids, n)
         decided = read_decisions("base_proba", given, given_classes, classes)
@@ -177,6 +149,12 @@ class GivenBase:
         seen = decided if only_labels(given) else positions(labels, classes)
         self.known_classes = np.isin(np.arange(len(classes)), seen)
 
+    def at(self, X: Rows, rows: np.ndarray) -> np.ndarray:
+        return rows
+
+    def start(self, X: Rows) -> None:
+        return None
+
     def proba(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(self._proba[rows])
 
@@ -189,15 +167,15 @@ def callable_only(model: Any) -> bool:
     return callable(model) and not hasattr(model, "predict")
 
 
-def find_base(base: Any, trusted: Any = (), classes: Any = None) -> Any:
-    """The model behind ``base``: a path is read, everything else is handed back.
+def find_base(base: Any, load: Callable[[Path], Any], classes: ArrayLike | None = None) -> Any:
+    """The production object behind ``base``: a path is read (saved models by ``load``), all else is returned as it is.
 
     ``classes`` are the labels in the order of the outputs of a native file that contains none.
     """
     if not isinstance(base, str | Path):
         if is_network(base):
             raise ValueError(
-                f"{WHO}: base must be a fitted classifier, got a torch module, which does not say its classes. "
+                f"{WHO}: base must be a fitted classifier, got a torch module, which has no names for its classes. "
                 "Wrap it: NetworkClassifier.wrap(module, classes, features)."
             )
         if not _answers(base):
@@ -213,9 +191,7 @@ def find_base(base: Any, trusted: Any = (), classes: Any = None) -> Any:
         return OnnxModel(path)
     if path.suffix.lower() in NATIVE_ENDINGS:
         return native_model(path, classes)
-    from lowchurn.estimator._saving import load
-
-    model = load(path, trusted=trusted)
+    model = load(path)
     if not _answers(model):
         raise ValueError(
             f"{WHO}: base must be the file of a fitted classifier, and {str(path)!r} contains a "
@@ -228,40 +204,12 @@ def _answers(model: Any) -> bool:
     return hasattr(model, "predict_proba") or hasattr(model, "predict") or callable(model)
 
 
-def unwrap(base: Any) -> Any:
-    """The model inside wrappers that do not change its probabilities: frozen ones, and thresholds on decisions."""
-    while type(base).__name__ in WRAPPERS:
-        base = getattr(base, "estimator_", base.estimator)
-    return base
-
-
-def inner_model(base: Any) -> tuple[Any, Any]:
-    """Fitted preprocessing (or None) and fitted model inside a base, for starts from its weights."""
-    base = unwrap(base)
-    if hasattr(base, "_served"):  # a LowChurnClassifier, which serves one model or a mixture
-        single = base._single
-        return (None, None) if single is None else (single.preprocessing, single.model)
-    if isinstance(base, Behind):
-        return base.preprocessing, base.model
-    if isinstance(base, Pipeline):
-        return (base[:-1] if len(base) > 1 else None), base[-1]
-    return None, (base if hasattr(base, "fit") or hasattr(base, "predict_proba") else None)
-
-
-def start_of(base: Base | GivenBase, X: Any) -> tuple[Any, Any]:
-    """What training can start from; nothing where the base is no model, or one of other features."""
-    columns = getattr(X, "columns", None)
-    names = feature_names(base.model, columns)
-    other = names is not None and columns is not None and names != list(columns)
-    return (None, None) if other or not base.servable else inner_model(base.model)
-
-
 def feature_names(model: Any, columns: Any = None) -> list[str] | None:
     """The names of the columns that a model was fitted on, spelled as ``columns`` are; None where it has none.
 
     Names that libraries make up for arrays count only where they are among ``columns``.
     """
-    model = unwrap(model)
+    model = inside_wrappers(model)
     if isinstance(model, BoostedModel):
         return feature_names(model.stages[0].booster, columns)
     if isinstance(model, Pipeline) and len(model) == 1:
@@ -284,14 +232,7 @@ def _made_up(names: Any) -> bool:
 
 
 def as_spelled(names: list[str], columns: Any) -> list[str]:
-    """Names of columns as a table spells them: LightGBM writes each space in a name as an underscore.
-
-    Examples
-    --------
-    >>> from lowchurn.estimator._production import as_spelled
-    >>> as_spelled(["hours_per_week", "zip_code"], ["zip_code", "zip code", "hours per week"])
-    ['hours per week', 'zip_code']
-    """
+    """Names of columns as a table spells them: LightGBM writes each space in a name as an underscore."""
     present = [] if columns is None else list(columns)
     spaced = {name.replace(" ", "_"): name for name in present if isinstance(name, str)}
     known = set(present)
@@ -335,7 +276,7 @@ def read_decisions(who: str, given: Any, labels: Any, classes: np.ndarray) -> np
     if only_labels(given, who):
         return codes(who, given, classes)
     table, names = read_probabilities(who, given, labels, classes)
-    return positions(names, classes)[table.argmax(axis=1)]
+    return positions(names, classes)[decide(table)]
 
 
 def read_probabilities(
@@ -343,8 +284,8 @@ def read_probabilities(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities, shape (n, k), and the k labels of their columns; labels alone become one-hot rows.
 
-    Rounding of up to 1e-6 below 0 is clipped. Rows may sum to 1 within 1e-3, as rounded ones do. ``any_sum`` allows
-    other sums for three classes or more: those of one model per class against the rest, whose ``predict`` decides.
+    ``any_sum`` allows other sums than 1 (within 1e-3, as rounded ones have) for three classes or more: those of one
+    model per class against the rest, whose ``predict`` decides.
     """
     if only_labels(given, who):
         index = codes(who, given, classes)
@@ -404,7 +345,7 @@ def align(table: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> np.ndar
             "Labels must be of the same kind on both sides."
         )
     if np.array_equal(place, np.arange(len(classes))) and (np.abs(table.sum(axis=1) - 1) < 1e-9).all():
-        return table  # to the last bit what the model says
+        return table  # to the last bit what the model returns
     aligned = np.zeros((len(table), len(classes)))
     aligned[:, place[known]] = table[:, known]
     sums = aligned.sum(axis=1, keepdims=True)
@@ -461,7 +402,7 @@ class OnnxModel:
         except ImportError:
             raise extra_missing(WHO, "onnxruntime", "onnx") from None
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what is wrong with a file is told by the error, once
+        options.log_severity_level = 4  # what is wrong with a file is in the error, once
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
@@ -480,7 +421,7 @@ class OnnxModel:
         return proba if labels is None else labels
 
     def predict_proba(self, X: Any) -> Any:
-        """The file's probabilities, with the names of the classes where it tells them; its labels where it has none."""
+        """The file's probabilities (the names of the classes go to ``classes_``); its labels where it has none."""
         labels, proba = self._outputs(X)
         return labels if proba is None else proba
 

@@ -2,23 +2,29 @@
 
 Every row gets a random key from a hash of its values, its label and its turn among equal rows. So the split is random
 (equal rows get keys of their own), it does not change when rows are shuffled, and a whole-number weight is the
-same as that many copies of the row, as scikit-learn's contract says.
+same as that many copies of the row, as in scikit-learn's contract.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _check_sample_weight
 
-from lowchurn.estimator._production import WHO
+from lowchurn._estimates import kish_rows
+from lowchurn._types import ArrayLike, Rows
+from lowchurn.estimator._labels import WHO
 from lowchurn.selection import rows_to_certify
 
 COPIES = 50  # a larger whole-number weight is an importance, not a count
+SMALLEST_WEIGHT = 1e-100  # of a row that has one; its inverse is the largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +41,68 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Rows to train on, to choose on and, where a certificate is wanted, to certify on."""
+    """Rows to train on, to choose on (where there is a base) and to certify on (where a certificate is wanted)."""
 
     train: Part
-    choose: Part
-    certify: Part | None
+    choose: Part | None = None
+    certify: Part | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows there are of each."""
+        parts = {"train": self.train, "choose": self.choose, "certify": self.certify}
+        return {name: 0 if part is None else round(effective_rows(part.weights)) for name, part in parts.items()}
+
+
+def check_weights(sample_weight: ArrayLike | None, X: Rows) -> np.ndarray | None:
+    """Weights whose squares and sums float64 can hold."""
+    if sample_weight is None:
+        return None
+    weight = np.asarray(_check_sample_weight(sample_weight, X, ensure_non_negative=True))
+    used = weight[weight > 0]
+    for extreme in (used.min(initial=1.0), used.max(initial=1.0)):
+        if not SMALLEST_WEIGHT <= extreme <= 1 / SMALLEST_WEIGHT:
+            raise ValueError(
+                f"{WHO}: sample_weight must be 0 or from {SMALLEST_WEIGHT:g} to {1 / SMALLEST_WEIGHT:g}, "
+                f"got {extreme:g}. Divide the weights by their mean."
+            )
+    return weight
+
+
+def as_mask(name: str, rows: ArrayLike | None, n: int) -> np.ndarray | None:
+    """Rows given as a mask or as positions, as a mask."""
+    if rows is None:
+        return None
+    given = np.asarray(rows)
+    given = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
+    if given.dtype.kind == "O" and all(isinstance(value, bool | np.bool_) for value in given.ravel()):
+        given = given.astype(bool)
+    flags = given.dtype.kind in "iu" and n > 2 and given.max(initial=0) <= 1 and given.min(initial=1) >= 0
+    if given.shape == (n,) and (given.dtype.kind == "b" or flags):  # as positions all rows of 0 and 1 would be two rows
+        return given.astype(bool)
+    if given.dtype.kind in "iu" and given.ndim == 1 and given.size and given.min() >= 0 and given.max() < n:
+        mask = np.zeros(n, dtype=bool)
+        mask[given] = True
+        return mask
+    raise ValueError(
+        f"{WHO}: {name} must be a mask of {n} rows (True or False) or positions from 0 to {n - 1}, "
+        f"got {given.dtype} of shape {given.shape}."
+    )
+
+
+def take_rows(
+    used: np.ndarray, n: int, base_proba: Any, ids: Any, new: ArrayLike | None, held_out: ArrayLike | None
+) -> tuple[Any, Any, Any, Any]:
+    """Leave rows without weight out of everything that is in the order of X."""
+    masks = [as_mask(name, rows, n) for name, rows in (("new", new), ("held_out", held_out))]
+    kept = [None if mask is None else mask[used] for mask in masks]
+    if base_proba is not None and ids is None and not isinstance(base_proba, Mapping):
+        base_proba = _safe_indexing(base_proba, used)
+    return base_proba, None if ids is None else np.asarray(ids)[used], *kept
 
 
 def held_out_rows(n: int, max_churn: float | None, confidence: float | None) -> tuple[int, int]:
-    """How many rows to choose on and to certify on, where the caller does not say.
+    """How many rows to choose on and to certify on, where the caller does not choose.
 
     Enough to know a churn at the budget to a tenth of it, but at most a fifth of all rows, and at least so many that
     one changed row is within the budget; a certificate takes what it needs at three fifths of the budget, again at most
@@ -58,7 +117,7 @@ def held_out_rows(n: int, max_churn: float | None, confidence: float | None) -> 
 
 
 def split_rows(
-    X: Any,
+    X: Rows,
     y: np.ndarray,
     weight: np.ndarray | None,
     choose: int,
@@ -126,14 +185,14 @@ def _keys(hashes: np.ndarray) -> np.ndarray:
     return keys
 
 
-def _row_hashes(X: Any, y: np.ndarray, seed: int) -> np.ndarray:
+def _row_hashes(X: Rows, y: np.ndarray, seed: int) -> np.ndarray:
     total = _stir(y.astype(np.uint64) + np.uint64(seed % 2**63))
     for j, column in enumerate(_columns(X)):
         total = _stir(total ^ (column + np.uint64(j + 1)))
     return total
 
 
-def _columns(X: Any) -> Any:
+def _columns(X: Rows) -> Iterator[np.ndarray]:
     if sparse.issparse(X):
         # Sums with random factors: the zeros, which are most of it, need not be written out.
         factors = np.random.default_rng(0).normal(size=(X.shape[1], 2))
@@ -167,11 +226,11 @@ def _stir(x: np.ndarray) -> np.ndarray:
 
 def effective_rows(weights: np.ndarray) -> float:
     """How many rows weights stand for: copies that are counted, else Kish's effective number."""
-    return float(weights.sum() if whole_numbers(weights) else weights.sum() ** 2 / (weights**2).sum())
+    return float(weights.sum() if whole_numbers(weights) else kish_rows(weights))
 
 
 def split_for_budget(
-    X: Any,
+    X: Rows,
     index: np.ndarray,
     weight: np.ndarray | None,
     classes: np.ndarray,
@@ -183,7 +242,7 @@ def split_for_budget(
     held_out: np.ndarray | None,
     seed: int,
 ) -> Split:
-    """Rows to train on, to choose on and to certify with, as many as the budget needs or the caller says."""
+    """Rows to train on, to choose on and to certify with, as many as the budget needs or the caller wants."""
     n = int(weight.sum()) if weight is not None and whole_numbers(weight) else len(index)
     choose_rows, certify_rows = held_out_rows(n, max_churn, confidence)
     if validation_fraction is not None:

@@ -1,474 +1,360 @@
-"""Train candidates and measure them on held-out rows."""
+"""What is trained, decided once at the top of ``fit``; and the trainings of a plan, each once."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing
+from sklearn.ensemble import StackingClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils.validation import assert_all_finite
 
-from lowchurn._estimates import share_of_rows, weighted_mean
-from lowchurn._terminal import one_line
-from lowchurn.estimator._frontier import Candidate, Frontier
-from lowchurn.estimator._labels import positions, training_labels
-from lowchurn.estimator._production import WHO, align
-from lowchurn.estimator._split import Part, effective_rows, whole_numbers
-from lowchurn.estimator._to_train import refuse_nan, take_apart
-from lowchurn.learners import Job, Learner, learner_for
-from lowchurn.scoring import Score
-from lowchurn.strategies import Group, Strategy, member_seed, one_hot, trainings
+from lowchurn._types import Classifier, Model, Rows
+from lowchurn.estimator._labels import WHO, training_labels
+from lowchurn.estimator._production import Asked, Base, GivenBase
+from lowchurn.estimator._serving import Member, OnDial, Part, Weights
+from lowchurn.estimator._split import whole_numbers
+from lowchurn.learners import ALL, Job, Learner, blueprint, learner_for
+from lowchurn.learners._learner import NothingToTrain
+from lowchurn.learners._model import BehindPreprocessing, inside_wrappers, split_pipeline
+from lowchurn.learners._torch import NetworkClassifier, is_network
+from lowchurn.strategies import Plan, Recipe, Strategy, Training, member_seed, one_hot, plan
 
-BASE = -1  # stands for the base among the places of models
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
-
-def only_base(weights: Mapping[int, float]) -> bool:
-    """Whether the base alone is served, which then decides as it does in production."""
-    return list(weights) == [BASE]
-
-
-def weighted(each: Mapping[int, np.ndarray], weights: Mapping[int, float]) -> np.ndarray:
-    """Probabilities of models, summed with their weights."""
-    if len(weights) == 1:
-        return each[next(iter(weights))]
-    return np.asarray(sum(weight * each[k] for k, weight in weights.items()))
+# What is trained
 
 
-class Diverged(RuntimeError):
-    """A training that ran and gave no model to serve."""
+def find_estimator(estimator: Any, base: Asked | None, has_base: bool, seed: int | None) -> Classifier:
+    """The unfitted estimator to train: the one asked for, else one of the base's own kind.
 
-
-def clearly_worse(right: np.ndarray, other: np.ndarray, weights: np.ndarray) -> bool:
-    """Whether decisions are right in more than ten points fewer rows than others, and beyond three standard errors.
-
-    Rows that both decide rightly or wrongly say nothing: the difference is that of the rows won and lost, its standard
-    error the root of their sum (McNemar's). Three of them are a chance of one in a thousand; ten points are more than
-    a retrain gains in practice, so that they ask for another cause.
+    ``has_base`` is whether there is a base in any form: ``base`` is None for one of which only a table is given.
     """
-    won, lost = float(weights[right & ~other].sum()), float(weights[~right & other].sum())
-    return lost - won > max(0.1 * float(weights.sum()), 3 * math.sqrt(lost + won))
-
-
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """A fitted model behind its fitted preprocessing."""
-
-    preprocessing: Any
-    model: Any
-    classes: np.ndarray
-
-    def made(self) -> Trained:
-        return self
-
-    @functools.cached_property
-    def _in_order(self) -> bool:
-        """Whether the model's columns are the classes in their order; asked once, not for every row served."""
-        place = positions(self.model.classes_, training_labels(self.classes))
-        return np.array_equal(place, np.arange(len(self.classes)))
-
-    def proba(self, X: Any) -> np.ndarray:
-        rows = X if self.preprocessing is None else self.preprocessing.transform(X)
-        proba = np.asarray(self.model.predict_proba(rows), dtype=float)
-        if self._in_order and (np.abs(proba.sum(axis=1) - 1) < 1e-9).all():
-            return proba
-        return align(proba, self.model.classes_, training_labels(self.classes))
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a choice among measured candidates is about: hard or soft churn, by which score, on how many rows."""
-
-    hard: bool
-    score: str
-    rows: float
-
-
-@dataclass(frozen=True, eq=False)
-class Ruler:
-    """Measures probabilities of some rows against their labels and the base."""
-
-    y: np.ndarray
-    weights: np.ndarray
-    base_proba: np.ndarray
-    base_decisions: np.ndarray
-    score: Score
-    hard: bool
-
-    @property
-    def terms(self) -> Terms:
-        return Terms(self.hard, self.score.name, effective_rows(self.weights))
-
-    def decided(self, proba: np.ndarray, base_alone: bool = False) -> np.ndarray:
-        """The likeliest class of each row; the base by itself decides as it does in production."""
-        likeliest = proba.argmax(axis=1)
-        return np.where(self.base_decisions >= 0, self.base_decisions, likeliest) if base_alone else likeliest
-
-    def errors(self, proba: np.ndarray, base_alone: bool = False) -> np.ndarray:
-        return np.asarray(self.decided(proba, base_alone) != self.y, dtype=float)
-
-    def error(self, proba: np.ndarray, base_alone: bool = False) -> float:
-        return float(np.average(self.errors(proba, base_alone), weights=self.weights))
-
-    def risk(self, proba: np.ndarray) -> float:
-        return float(np.average(self.score.loss(self.y, proba), weights=self.weights))
-
-    def cost(self, proba: np.ndarray, base_alone: bool = False) -> float:
-        """What is to be small within the budget: the error for hard churn, the score for soft churn."""
-        return self.error(proba, base_alone) if self.hard else self.risk(proba)
-
-    def changes(self, proba: np.ndarray, base_alone: bool = False) -> np.ndarray:
-        """Churn of each row: zeros and ones, or divergences."""
-        if self.hard:
-            return np.asarray(self.decided(proba, base_alone) != self.base_decisions, dtype=float)
-        return np.maximum(self.score.divergence(self.base_proba, proba), 0.0)
-
-    def churn(self, proba: np.ndarray) -> float:
-        return float(np.average(self.changes(proba), weights=self.weights))
-
-    def measure(self, candidate: Candidate, proba: np.ndarray, base_alone: bool = False) -> Candidate:
-        values = self.changes(proba, base_alone)
-        churn = float(np.average(values, weights=self.weights))
-        base_right, right = self.base_decisions == self.y, self.errors(proba, base_alone) == 0
-        accuracy = 1 - self.error(proba, base_alone)
-        broken = float(np.average(base_right & ~right, weights=self.weights))
-        fixed = float(np.average(right & ~base_right, weights=self.weights))
-        copies = whole_numbers(self.weights)
-
-        def share(hits: np.ndarray) -> tuple[float, float]:
-            found = share_of_rows(hits, self.weights, copies)
-            return found.low, found.high
-
-        if self.hard:
-            churn_interval = share(values == 1)
-        else:
-            mean = weighted_mean(values, self.weights)
-            churn_interval = mean.low, mean.high
-        return dataclasses.replace(
-            candidate,
-            risk=self.risk(proba),
-            accuracy=accuracy,
-            churn=churn,
-            broken=broken,
-            fixed=fixed,
-            accuracy_interval=share(right),
-            churn_interval=churn_interval,
-            broken_interval=share(base_right & ~right),
-            fixed_interval=share(right & ~base_right),
-            rows=effective_rows(self.weights),
+    if is_network(estimator):
+        return NetworkClassifier(estimator, random_state=seed)
+    if estimator is None:
+        estimator = own_kind(base) if has_base else LogisticRegression(max_iter=1000)
+    elif isinstance(estimator, type) or not hasattr(estimator, "fit"):
+        name = f"the class {estimator.__name__}" if isinstance(estimator, type) else type(estimator).__name__
+        raise ValueError(
+            f"{WHO}: estimator must be a classifier with fit, got {name}. "
+            "Give an unfitted classifier or a Pipeline that ends in one."
         )
+    if not gives_probabilities(estimator):
+        name = type(split_pipeline(estimator)[1]).__name__
+        raise NothingToTrain(
+            f"estimator must give probabilities (predict_proba), and {name} does not.",
+            f"Give estimator=CalibratedClassifierCV({name}()), or another classifier.",
+        )
+    return estimator
 
 
-@dataclass(frozen=True, eq=False)
-class Dialled:
-    """A model on a dial, made from the two at its ends when it is asked for, and not kept."""
-
-    preprocessing: Any
-    make: Callable[[], Any]
-    classes: np.ndarray
-    mean: int  # the place of the model at its new end
-    toward_base: float
-    rows: Any  # of training, where making needs them
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether it holds training rows, which batch normalisation needs."""
-        return self.rows is not None
-
-    def made(self) -> Trained:
-        return Trained(self.preprocessing, self.make(), self.classes)
-
-    def proba(self, X: Any) -> np.ndarray:
-        return self.made().proba(X)
+def gives_probabilities(estimator: Classifier) -> bool:
+    """Whether an unfitted estimator will have ``predict_proba``; a stacking classifier has it only when fitted."""
+    final = split_pipeline(estimator)[1]
+    if isinstance(final, StackingClassifier):
+        return final.final_estimator is None or gives_probabilities(final.final_estimator)
+    return hasattr(final, "predict_proba")
 
 
-def dialled(learner: Learner, start: tuple[Any, Any], mean: Any, place: int, toward_base: float, rows: Any) -> Dialled:
-    """A position on the dial from a model (at this place) to the base, given as its preprocessing and its model."""
-    preprocessing, base = start
-    make = functools.partial(learner.average, [mean, base], [1 - toward_base, toward_base], rows)
-    return Dialled(preprocessing, make, learner.classes, place, toward_base, rows)
+def own_kind(base: Any) -> Any:
+    """An unfitted estimator of a fitted base's own kind; another kind is never taken in silence."""
+    base = inside_wrappers(base)
+    if hasattr(base, "_served"):  # a LowChurnClassifier keeps what it trained
+        base = inside_wrappers(getattr(base, "_estimator", None))
+    if isinstance(base, Pipeline):
+        steps = [] if len(base) == 1 else thawed(clone(base[:-1])).steps
+        return Pipeline([*steps, (base.steps[-1][0], own_kind(base[-1]))], memory=base.memory)
+    if base is None or not any(learner.has_blueprint(base) for learner in ALL):
+        what = "a table of its answers" if base is None else f"a {type(base).__name__}"
+        raise NothingToTrain(
+            f"estimator=None trains the base's own kind again, and the base is {what}, which does not tell how to "
+            "train one.",
+            "Give estimator=, the classifier to train.",
+        )
+    return thawed(blueprint(base))
 
 
-@dataclass(eq=False)
-class Trials:
-    """Trains strategies on one set of rows, through preprocessing that is fitted once, and keeps what came out.
+def thawed(estimator: Any) -> Any:
+    """The same unfitted estimator with its frozen parts unfitted as well: a retrain trains all of it."""
+    for name, part in estimator.get_params(deep=True).items():
+        if isinstance(part, FrozenEstimator):
+            estimator.set_params(**{name: clone(part.estimator)})
+    return estimator
 
-    ``models`` are all models, trained or averaged, with their ``names``; ``frontier`` the candidates, with ``probas``
-    on the rows to choose on, and ``served_as``, the models (or the base) that serve a candidate and their weights.
+
+def unfitted(estimator: Any) -> Any:
+    """A copy without what was learned; CatBoost's lists of columns go along, which scikit-learn's clone refuses."""
+    if isinstance(estimator, Pipeline):
+        steps = [(name, unfitted(step) if hasattr(step, "fit") else step) for name, step in estimator.steps]
+        return estimator.__class__(steps, memory=estimator.memory)
+    for learner in ALL:
+        if learner.handles(estimator):
+            return learner.unfitted(estimator)
+    return clone(estimator, safe=False)
+
+
+def may_take_nan(estimator: Any) -> bool:
+    """Whether missing values are passed on to an estimator: it takes them, or has parts inside that may.
+
+    Only a model of one piece with the tag (scikit-learn's) is known to refuse them; a pipeline is judged by its first
+    step, and what wraps other estimators decides by itself when it is fitted.
     """
+    if isinstance(estimator, Pipeline):
+        return may_take_nan(estimator[0])
+    try:
+        if get_tags(estimator).input_tags.allow_nan:
+            return True
+        return any(hasattr(part, "fit") for part in estimator.get_params(deep=True).values())
+    except Exception:  # an estimator without tags
+        return True
 
-    estimator: Any
-    classes: np.ndarray
-    X: Any
-    y: np.ndarray
-    train: Part
-    base_proba: np.ndarray | None
-    start: tuple[Any, Any]  # the base's preprocessing and model, for starts from its weights
-    X_choose: Any
-    ruler: Ruler | None
-    n_jobs: int | None
-    seed: int | None
-    done: Callable[[], None]
-    servable: bool = False  # whether the base can be a part of what is served
-    frontier: Frontier = field(default_factory=Frontier)
-    probas: list[np.ndarray | None] = field(default_factory=list)
-    served_as: list[dict[int, float] | None] = field(default_factory=list)
-    models: list[Trained | Dialled] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    trainings: int = 0
 
-    def __post_init__(self) -> None:
-        steps, final = take_apart(self.estimator)
-        self.labels = training_labels(self.classes)
-        self.learner: Learner = learner_for(final, self.labels, self.start[1])
-        rows = _safe_indexing(self.X, self.train.rows)
-        self.y_train = self.y[self.train.rows]
-        self.preprocessing: Any = None
-        if steps is not None:
-            self.preprocessing = clone(steps)
-            rows = self._preprocess(rows)
-        refuse_nan(rows, self.learner)
-        self.rows = rows
-        self.onehot = one_hot(self.y_train, len(self.classes))
+def refuse_nan(rows: Rows, learner: Learner) -> None:
+    """Missing values where the learner has no support for them are an error before any training."""
+    if learner.takes_nan or may_take_nan(learner.estimator):
+        return
+    name = type(learner.estimator).__name__
+    if hasattr(rows, "dtypes") and hasattr(rows, "isna"):
+        empty = [str(column) for column in rows.columns if rows[column].isna().any()]
+        if empty:
+            raise ValueError(
+                f"{WHO}: Input X contains NaN in {empty[:5]}, and {name} does not accept missing values. "
+                "Impute them in a Pipeline, or choose an estimator that does."
+            )
+    elif hasattr(rows, "dtype"):
+        assert_all_finite(rows, estimator_name=name, input_name="X")
+
+
+class Capability:
+    """What can be trained: by which learner, from which start, with which base."""
+
+    def __init__(self, estimator: Classifier, classes: np.ndarray, base: Base | GivenBase | None, X: Rows) -> None:
+        self.steps, final = split_pipeline(estimator)
+        self.base = base
+        self.start: BehindPreprocessing | None = None if base is None else base.start(X)
+        self.learner: Learner = learner_for(final, training_labels(classes), self.start_model)
         self._reasons: dict[Strategy, str] = {}
-        self._trained: dict[tuple[Strategy, int], int | Exception] = {}  # where its model is, or why there is none
-        self._seconds: dict[tuple[Strategy, int], float] = {}
-        self._means: dict[tuple[int, ...], int] = {}  # averages of several models
-        self._taught: dict[Group, np.ndarray | Exception] = {}
-        self._model_probas: dict[int, np.ndarray] = {}
-
-    def _preprocess(self, rows: Any) -> Any:
-        """Fit the preprocessing once. It takes no weights, so counts of copies are written out for it."""
-        weight, y = self.train.weight, self.labels[self.y_train]
-        if weight is None or not whole_numbers(weight):
-            return self.preprocessing.fit_transform(rows, y)
-        copies = np.repeat(np.arange(len(y)), weight.astype(int))
-        ready = self.preprocessing.fit_transform(_safe_indexing(rows, copies), y[copies])
-        return _safe_indexing(ready, np.unique(copies, return_index=True)[1])
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What the selection has to tell about the trainings: what failed, and what the learner did by itself."""
-        failed = [row for row in self.frontier if row.status == "failed"]
-        return (
-            *(f"{row.name} failed and is not served: {row.reason.rstrip('.')}." for row in failed),
-            *self.learner.notes,
-        )
-
-    @functools.cached_property
-    def warm_rows(self) -> Any:
-        """Rows as the base's own preprocessing gives them: its weights mean nothing elsewhere."""
-        preprocessing = self.start[0]
-        rows = _safe_indexing(self.X, self.train.rows)
-        return rows if preprocessing is None else preprocessing.transform(rows)
+    def start_model(self) -> Model | None:
+        return None if self.start is None else self.start.model
 
     def cannot(self, strategy: Strategy) -> str:
-        """Why a strategy cannot be done here, in words; empty where it can."""
-        blend = strategy.blend
-        if self.base_proba is None and (strategy.needs_base or blend is not None):
+        """The reason why a strategy is impossible here, as a sentence; empty where it is possible."""
+        recipe = plan([strategy]).recipes[strategy]
+        if self.base is None and (strategy.needs_base or recipe.of != "model"):
             return "it needs a base."
-        if blend is not None and blend.of == "weights":
-            reason = self._cannot_average
-        elif blend is not None and not self.servable:
-            reason = "the base is known only by its probabilities of these rows, so that it cannot be served."
-        else:
-            reason = ""
-        parts = dict.fromkeys(one for one, _ in trainings(strategy))
-        return next(filter(None, [reason, *map(self._cannot_train, parts)]), "")
+        if recipe.of == "weights" and self._cannot_average:
+            return self._cannot_average
+        if recipe.of == "proba" and not (self.base is not None and self.base.servable):
+            return "the base is known only by its probabilities of these rows, so that it cannot be served."
+        return next(filter(None, (self._cannot_train(one.strategy) for one in recipe.trainings)), "")
 
     @functools.cached_property
     def _cannot_average(self) -> str:
-        return self.learner.cannot_average(self.start[1]) or ""
+        return self.learner.cannot_average(self.start_model) or ""
 
     def _cannot_train(self, strategy: Strategy) -> str:
-        """Asked once for each: every position of a dial has the same members, and a network is made to look."""
+        """Computed once for each: every position of a dial has the same members, and a network is made to find out."""
         if strategy not in self._reasons:
-            self._reasons[strategy] = self.learner.cannot(strategy, self.start[1]) or ""
+            self._reasons[strategy] = self.learner.cannot(strategy, self.start_model) or ""
         return self._reasons[strategy]
 
-    def run(self, strategies: Iterable[Strategy]) -> None:
-        """Train strategies and measure them; what fails or cannot be done is a row with its reason."""
-        asked = list(strategies)
-        reasons = [self.cannot(s) for s in asked]
-        wanted = dict.fromkeys(one for s, no in zip(asked, reasons, strict=True) if not no for one in trainings(s))
-        for taught in (False, True):  # teachers come before their students
+
+# Training
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """The rows to train on: labels as class indices, weights (None where all are one), the base's probabilities."""
+
+    X: Rows
+    y: np.ndarray
+    weight: np.ndarray | None
+    base_proba: np.ndarray | None
+    classes: np.ndarray
+
+
+class Trainer:
+    """Trains what a plan contains, each training once, through preprocessing that is fitted once."""
+
+    def __init__(self, can: Capability, data: TrainingRows, n_jobs: int | None, seed: int | None, bar: Bar) -> None:
+        self.can = can
+        self.data = data
+        self.n_jobs = n_jobs
+        self.seed = seed
+        self.bar = bar
+        self.preprocessing = None if can.steps is None else clone(can.steps)
+        self.rows = self._preprocessed()
+        refuse_nan(self.rows, can.learner)
+        self.results: dict[Training, Member | Exception] = {}
+        self.seconds: dict[Training, float] = {}
+        self._means: dict[tuple[Member, ...], Member] = {}
+        self._lessons: dict[tuple[Training, ...], np.ndarray | Exception] = {}
+
+    def _preprocessed(self) -> Rows:
+        """Fit the preprocessing. It takes no weights, so counts of copies are written out for it."""
+        X, weight = self.data.X, self.data.weight
+        if self.preprocessing is None:
+            return X
+        y = training_labels(self.data.classes)[self.data.y]
+        if weight is None or not whole_numbers(weight):
+            return self.preprocessing.fit_transform(X, y)
+        copies = np.repeat(np.arange(len(y)), weight.astype(int))
+        ready = self.preprocessing.fit_transform(_safe_indexing(X, copies), y[copies])
+        return _safe_indexing(ready, np.unique(copies, return_index=True)[1])
+
+    @functools.cached_property
+    def _warm_rows(self) -> Rows:
+        """Rows as the base's own preprocessing returns them: its weights mean nothing elsewhere."""
+        assert self.can.start is not None
+        return self.can.start.rows(self.data.X)
+
+    def run(self, wanted: Plan) -> None:
+        """Train what a plan contains and is not trained yet: teachers first, and cold starts before warm ones."""
+        for some in wanted.rounds:
             for warm in (False, True):
-                group = [
-                    (s, j)
-                    for s, j in wanted
-                    if (s, j) not in self._trained and (s.teachers is not None) == taught and (s.base_share > 0) == warm
-                ]
+                group = [one for one in some if one not in self.results and (one.strategy.base_share > 0) == warm]
                 if group:
                     self._train(group, warm)
-        for strategy, reason in zip(asked, reasons, strict=True):
-            if reason:
-                self._keep(strategy, None, reason, "skipped")
-                continue
-            try:
-                served, left_out = self._made(strategy)
-            except Exception as error:
-                if not self.frontier:
-                    raise  # not even the plain retrain: the data or the estimator is at fault
-                self._keep(strategy, None, f"{type(error).__name__}: {one_line(error)}", "failed")
-            else:
-                self._keep(strategy, served, left_out, "trained")
 
-    def _made(self, strategy: Strategy) -> tuple[dict[int, float], str]:
-        """What serves a strategy, as weights of models, and in words which members were left out."""
-        blend = strategy.blend
-        if blend is None:
-            place = self._trained[strategy, 0]
-            if isinstance(place, Exception):
-                raise place
-            return {place: 1.0}, "; ".join(self._lost(strategy.teachers, "teacher"))
-        members = [self._trained[blend.group.strategy, j] for j in range(blend.group.count)]
-        good = [place for place in members if not isinstance(place, Exception)]
-        lost = self._lost(blend.group.strategy.teachers, "teacher") + self._lost(blend.group, "member")
+    def _train(self, group: Sequence[Training], warm: bool) -> None:
+        """Keep a model or an exception for each, and the seconds where one was trained by itself."""
+        truths = {one: self._truth(one) for one in group}
+        self.results |= {one: truth for one, truth in truths.items() if isinstance(truth, Exception)}
+        group = [one for one in group if one not in self.results]
+        begin = time.perf_counter()
+        rows, base = (self._warm_rows, self.can.start_model) if warm else (self.rows, None)
+        jobs = [self._job(one, truths[one]) for one in group]
+        results = self.can.learner.fit_many(rows, jobs, base, self.n_jobs)
+        seconds = (time.perf_counter() - begin) if len(jobs) == 1 else math.nan
+        preprocessing = self.can.start.preprocessing if warm and self.can.start is not None else self.preprocessing
+        for one, result in zip(group, results, strict=True):
+            self.bar.advance()
+            self.seconds[one] = seconds
+            if not isinstance(result, Exception):
+                result = Member(_name(one), BehindPreprocessing(preprocessing, result), self.data.classes)
+            self.results[one] = result
+
+    def _job(self, training: Training, truth: Any) -> Job:
+        strategy, base_proba = training.strategy, self.data.base_proba
+        return Job(
+            np.asarray(strategy.targets(truth, base_proba)),
+            strategy,
+            self.data.weight,
+            self.seed if training.member == 0 else member_seed(self.seed or 0, training.member),
+            self.data.y,
+            None if strategy.limit is None else np.asarray(strategy.pull(base_proba)),
+            training.member,
+        )
+
+    def _truth(self, training: Training) -> np.ndarray | Exception:
+        """What takes the place of p in the targets: the labels, or the mean prediction of the teachers."""
+        teachers = training.teachers
+        if teachers not in self._lessons:
+            found = [self.results[one] for one in teachers]
+            probas = [one.proba(self.data.X) for one in found if isinstance(one, Member)]
+            if not teachers:
+                self._lessons[teachers] = np.asarray(one_hot(self.data.y, len(self.data.classes)))
+            elif probas:
+                self._lessons[teachers] = np.asarray(np.mean(probas, axis=0))
+            else:
+                self._lessons[teachers] = next(one for one in found if isinstance(one, Exception))
+        return self._lessons[teachers]
+
+    def made(self, recipe: Recipe) -> tuple[Weights, str]:
+        """What serves a strategy, as weights of models, and which teachers and members were left out, in words."""
+        lost = self._lost(recipe.teachers, "teacher")
+        if recipe.of == "model":
+            found = self.results[recipe.members[0]]
+            if isinstance(found, Exception):
+                raise found
+            return {found: 1.0}, "; ".join(lost)
+        lost += self._lost(recipe.members, "member")
+        good = [one for one in map(self.results.__getitem__, recipe.members) if isinstance(one, Member)]
         if not good:
             raise RuntimeError("; ".join(lost))
-        if blend.base == 1 and self.servable:
-            return {BASE: 1.0}, "; ".join(lost)
-        if blend.of == "weights":
-            return {self._averaged(good, blend.base): 1.0}, "; ".join(lost)
-        served = {place: (1 - blend.base) / len(good) for place in good}
-        return served | ({BASE: blend.base} if blend.base else {}), "; ".join(lost)
+        base, share = self.can.base, recipe.base_share
+        if share == 1 and isinstance(base, Base):
+            return {base: 1.0}, "; ".join(lost)
+        if recipe.of == "weights":
+            return {self._averaged(tuple(good), share): 1.0}, "; ".join(lost)
+        served: dict[Part, float] = {one: (1 - share) / len(good) for one in good}
+        return served | ({base: share} if share and isinstance(base, Base) else {}), "; ".join(lost)
 
-    def _lost(self, group: Group | None, what: str) -> list[str]:
+    def _lost(self, group: Sequence[Training], what: str) -> list[str]:
         """Which of a group failed, in words."""
-        trained = [] if group is None else [self._trained[group.strategy, j] for j in range(group.count)]
-        return [f"{what} {j} is left out: {e}" for j, e in enumerate(trained) if isinstance(e, Exception)]
+        found = [self.results[one] for one in group]
+        return [f"{what} {j} is left out: {e}" for j, e in enumerate(found) if isinstance(e, Exception)]
 
-    def _averaged(self, members: list[int], base_share: float) -> int:
-        """The place of a model: the mean of some, moved toward the base."""
-        many = tuple(members)
-        if many not in self._means:
-            self._means[many] = members[0]
+    def _averaged(self, members: tuple[Member, ...], base_share: float) -> Member | OnDial:
+        """The model whose weights are the mean of some, moved toward the base."""
+        learner, start = self.can.learner, self.can.start
+        assert start is not None
+        if members not in self._means:
+            mean = members[0]
             if len(members) > 1:
-                models = [self._model(k) for k in members]
-                mean = self.learner.average(models, [1 / len(models)] * len(models), self.warm_rows)
-                self._means[many] = self._add(f"mean of {len(models)}", Trained(self.start[0], mean, self.classes))
-        mean_place = self._means[many]
+                models = [one.model.model for one in members]
+                model = learner.average(models, [1 / len(models)] * len(models), self._warm_rows)
+                behind = BehindPreprocessing(start.preprocessing, model)
+                mean = Member(f"mean of {len(models)}", behind, self.data.classes)
+            self._means[members] = mean
+        mean = self._means[members]
         if base_share == 0:
-            return mean_place
-        mean = self._model(mean_place)
-        rows = self.warm_rows if self.learner.needs_rows(mean) else None  # a dial is kept, and rows with it
-        model = dialled(self.learner, self.start, mean, mean_place, base_share, rows)
-        return self._add(f"{self.names[mean_place]}, {base_share:g} toward the base", model)
+            return mean
+        rows = self._warm_rows if learner.needs_rows(mean.model.model) else None  # a dial is kept, and rows with it
+        return OnDial(f"{mean.name}, {base_share:g} toward the base", mean, start, base_share, learner, rows)
 
-    def _model(self, place: int) -> Any:
-        found = self.models[place]
-        assert isinstance(found, Trained)
-        return found.model
 
-    def _add(self, name: str, model: Trained | Dialled) -> int:
-        self.models.append(model)
-        self.names.append(name)
-        return len(self.models) - 1
+def _name(training: Training) -> str:
+    strategy = training.strategy
+    name = f"{strategy.name}({strategy.setting})" if strategy.setting else strategy.name
+    return f"{name} #{training.member + 1}" if training.member else name
 
-    def _train(self, group: Sequence[tuple[Strategy, int]], warm: bool) -> None:
-        """A model or an exception for each, and the seconds where they were trained one by one."""
-        truths = {s: self._truth(s) for s, _ in group}
-        self._trained |= {(s, j): truth for (s, j) in group if isinstance(truth := truths[s], Exception)}
-        group = [one for one in group if one not in self._trained]
-        jobs = [
-            Job(
-                np.asarray(s.targets(truths[s], self.base_proba)),
-                s,
-                self.train.weight,
-                self.seed if member == 0 else member_seed(self.seed or 0, member),
-                self.y_train,
-                None if s.limit is None else np.asarray(s.pull(self.base_proba)),
-                member,
-            )
-            for s, member in group
-        ]
-        begin = time.perf_counter()
-        rows, base = (self.warm_rows, self.start[1]) if warm else (self.rows, None)
-        results = self.learner.fit_many(rows, jobs, base, self.n_jobs)
-        seconds = (time.perf_counter() - begin) if len(jobs) == 1 else math.nan
-        self.trainings += len(jobs)
-        preprocessing = self.start[0] if warm else self.preprocessing
-        for one, result in zip(group, results, strict=True):
-            self.done()
-            self._seconds[one] = seconds
-            if isinstance(result, Exception):
-                self._trained[one] = result
-                continue
-            strategy, member = one
-            name = f"{strategy.name}({strategy.setting})" if strategy.setting else strategy.name
-            name = f"{name} #{member + 1}" if member else name
-            self._trained[one] = self._add(name, Trained(preprocessing, result, self.classes))
 
-    def _truth(self, strategy: Strategy) -> np.ndarray | Exception:
-        """What takes the place of p in the targets: the labels, or the mean prediction of the strategy's teachers."""
-        group = strategy.teachers
-        if group is None:
-            return self.onehot
-        if group not in self._taught:
-            rows = _safe_indexing(self.X, self.train.rows)
-            places = [self._trained[group.strategy, j] for j in range(group.count)]
-            probas = [self.models[place].proba(rows) for place in places if not isinstance(place, Exception)]
-            failed = [place for place in places if isinstance(place, Exception)]
-            self._taught[group] = np.asarray(np.mean(probas, axis=0)) if probas else failed[0]
-        return self._taught[group]
+class Bar:
+    """Counts trainings on a progress bar, or on none."""
 
-    def proba(self, served: dict[int, float]) -> np.ndarray:
-        """Probabilities of the rows to choose on, summed in the order in which they are served."""
-        for place in served:
-            if place != BASE and place not in self._model_probas:
-                self._model_probas[place] = self.models[place].proba(self.X_choose)
-        assert self.ruler is not None
-        return weighted({k: self.ruler.base_proba if k == BASE else self._model_probas[k] for k in served}, served)
+    def __init__(self, shown: Progress | None = None) -> None:
+        self.shown = shown
+        self.total = self.done = 0
+        self.task = None if shown is None else shown.add_task("training candidates", total=None)
 
-    def _refuse_diverged(self, strategy: Strategy, proba: np.ndarray) -> None:
-        """A candidate that is no model to serve is a failed one.
+    def expect(self, total: int) -> None:
+        """How many trainings there may be."""
+        self.total = total
+        if self.shown is not None and self.task is not None:
+            self.shown.update(self.task, total=total)
 
-        Training that starts from the base aims between the base and the truth. So one that is clearly less accurate
-        than both the base and a plain retrain has not learned that: it has diverged.
-        """
-        assert self.ruler is not None
-        if not np.isfinite(proba).all():
-            if not self.frontier:
-                raise ValueError(
-                    f"{WHO}: a plain retrain by {type(self.learner.estimator).__name__} gives probabilities that are "
-                    "not finite. Check the features (constant or huge ones?), or choose another estimator."
-                )
-            raise Diverged("its probabilities are not finite.")
-        plain = self.probas[0] if self.probas else None
-        if plain is None or strategy.base_share == 0 or strategy.blend is not None:
-            return
-        right = self.ruler.errors(proba) == 0
-        others = self.ruler.base_decisions == self.ruler.y, self.ruler.errors(plain) == 0
-        if not all(clearly_worse(right, other, self.ruler.weights) for other in others):
-            return
-        own, base, retrain = (np.average(r, weights=self.ruler.weights) for r in (right, *others))
-        raise Diverged(f"accuracy {own:.1%}, where the base has {base:.1%} and a plain retrain {retrain:.1%}.")
+    def advance(self) -> None:
+        self.done += 1
+        if self.shown is not None and self.task is not None:
+            self.shown.advance(self.task)
 
-    def _keep(self, strategy: Strategy, served: dict[int, float] | None, reason: str, status: str) -> None:
-        row = Candidate(
-            strategy.name,
-            strategy.setting,
-            status=status,
-            reason=reason,
-            seconds=self._seconds.get((strategy, 0), math.nan),
-            dial=math.nan if strategy.dial is None else strategy.dial,
-        )
-        proba = None
-        if served is not None and self.ruler is not None:
-            try:
-                proba = self.proba(served)
-                self._refuse_diverged(strategy, proba)
-                row = self.ruler.measure(row, proba, only_base(served))
-            except Exception as error:
-                if not self.frontier:
-                    raise
-                row = dataclasses.replace(row, status="failed", reason=f"{type(error).__name__}: {one_line(error)}")
-                served = proba = None
-        self.frontier.append(row)
-        self.probas.append(proba)
-        self.served_as.append(served)
+
+@contextlib.contextmanager
+def progress(verbose: int) -> Iterator[Bar]:
+    """A bar that is full at the end, whether or not all that may be trained was."""
+    if not verbose:
+        yield Bar()
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as shown:  # the standard output is for results
+        bar = Bar(shown)
+        yield bar
+        if bar.task is not None:
+            shown.update(bar.task, completed=bar.total)

@@ -10,7 +10,9 @@ import numpy as np
 
 from lowchurn._charts import Axis, Chart, Key, Mark, Panel, count_text, percent_text, root_ticks, ticks
 from lowchurn._display import interval_text, share_text
-from lowchurn.audit import Audit, Shift, Slice
+from lowchurn.audit import Audit
+from lowchurn.audit._inference import Slice
+from lowchurn.audit._result import Shift
 
 MOST_FOREST = 40
 MOST_CLASSES = 12

@@ -37,7 +37,7 @@ def changed_rows(audit: Audit) -> Flips:
 
 
 def _head(name: str) -> str:
-    """A column that is called as one of ours would be is told apart."""
+    """The name of a column; one that has the name of one of ours is marked."""
     return OURS.get(name) or (f"{name} (column)" if name in {*OURS.values(), "kind"} else name)
 
 

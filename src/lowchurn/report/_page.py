@@ -15,8 +15,10 @@ from lowchurn._display import interval_text
 from lowchurn._files import write_file
 from lowchurn._frontier_chart import read_tried, value_and_interval
 from lowchurn._html import package_text, render
-from lowchurn.audit import Audit, Review, ReviewPlan, Shift, Verdict
+from lowchurn.audit import Audit, Verdict
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
+from lowchurn.audit._result import Shift
+from lowchurn.audit._review import Review, ReviewPlan
 from lowchurn.audit._summary import HEADLINES, figures, headline, p_equals, p_text
 from lowchurn.report._figures import flip_matrix, forests, moves_chart, shift_chart
 from lowchurn.report._flips import changed_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,9 +15,9 @@ from lowchurn._checks import check_choice
 from lowchurn._files import PathLike, check_outputs, scratch_folder, write_files
 from lowchurn._json import dumps
 from lowchurn._types import Model
-from lowchurn.estimator import LowChurnClassifier
+from lowchurn.estimator import LowChurnClassifier, load
 from lowchurn.estimator._production import feature_names, find_base
-from lowchurn.estimator._saving import load, save
+from lowchurn.estimator._saving import write_model
 from lowchurn.retrain._columns import Chosen, choose_columns, listed, text_columns
 from lowchurn.retrain._estimators import NAMES, WHAT_TO_TRAIN, choose_estimator
 from lowchurn.retrain._labels import classes_from_text
@@ -83,7 +84,7 @@ def retrain_files(
     classes = None
     if base_classes is not None:
         classes = classes_from_text(f"{WHO}: base_classes", list(base_classes), np.unique(rows.classes(target)))
-    production = None if base is None else find_base(Path(base), trusted, classes)
+    production = None if base is None else find_base(Path(base), functools.partial(load, trusted=trusted), classes)
     chosen = _features(rows, production, taken, all_columns)
     y = rows.classes(target, getattr(production, "classes_", None))
     marks = {
@@ -136,7 +137,7 @@ def dial_file(
         raise ValueError(
             f"dial: {str(path)!r} must hold a retrained model with its dial, got a {type(found).__name__}."
         )
-    if getattr(found, "_desk", None) is None:
+    if not found.has_dial:
         raise ValueError(
             f"dial: there is no dial here, in {str(path)!r}. Retrain with a base and strategies='dial' or "
             "strategies='auto'."
@@ -158,7 +159,7 @@ def _write(
     files: dict[PathLike, bytes | str] = {}
     if written:
         with scratch_folder() as folder:
-            save(model, folder / "model", dial=None)
+            write_model(model, folder / "model", dial=None)
             files[out] = (folder / "model").read_bytes()
     if report is not None:
         files[report] = report_json(model, sources | {"model": out if written else None}, left_out)

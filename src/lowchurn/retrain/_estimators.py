@@ -15,7 +15,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from lowchurn._types import Model
-from lowchurn.estimator._to_train import find_estimator
+from lowchurn.estimator._training import find_estimator
 from lowchurn.learners._learner import NothingToTrain
 from lowchurn.retrain._columns import listed
 

@@ -93,14 +93,6 @@ class Mixture:
         The Lagrange multiplier mu of the churn constraint: what a unit of budget would save in risk. The
         corresponding lambda of the paper is ``1 / (1 + mu)``. Zero where the budget does not bind, infinite
         where the budget is the least churn that can be had.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.selection import Mixture
-    >>> mixture = Mixture(np.array([0.75, 0.25]), risk=0.1, churn=0.0, multiplier=0.0)
-    >>> mixture.proba([[[1.0, 0.0]], [[0.0, 1.0]]])
-    array([[0.75, 0.25]])
     """
 
     weights: np.ndarray

@@ -51,19 +51,6 @@ class LambdaSearch:
         ``"most"``: the largest lambda whose value is at most the aim (the most accurate one within a budget).
         ``"least"``: the smallest lambda whose value is at most the aim (the least churn that is accurate enough),
         where the value is the loss of accuracy; then each step is a bisection.
-
-    Examples
-    --------
-    A world in which churn is 0.002 + 0.1 lam and the first forecast forgot the noise of 0.002:
-
-    >>> from lowchurn.selection import LambdaSearch
-    >>> search = LambdaSearch(first=0.2, aim=0.02, at_one=0.102)
-    >>> lam = search.ask()
-    >>> while lam is not None:
-    ...     search.tell(lam, 0.002 + 0.1 * lam)
-    ...     lam = search.ask()
-    >>> [(lam, round(value, 4)) for lam, value in search.told]
-    [(0.2, 0.022), (0.18, 0.02)]
     """
 
     def __init__(

@@ -4,7 +4,7 @@
 """
 
 from lowchurn.strategies._all import ALL, PAPER, strategy_from
-from lowchurn.strategies._dial import DIAL, Interpolate, ServedMixture, Soup, TwoTeachers
+from lowchurn.strategies._dial import Interpolate, ServedMixture, Soup, TwoTeachers
 from lowchurn.strategies._field import Constrained, Dissonance, FocalDistill, LocalSmoothing
 from lowchurn.strategies._paper import (
     Anchor,

@@ -5,41 +5,32 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+import lowchurn.strategies._dial as dial
+import lowchurn.strategies._field as field
+import lowchurn.strategies._paper as paper
 from lowchurn._checks import unknown_name
-from lowchurn.strategies._dial import Interpolate, ServedMixture, Soup, TwoTeachers
-from lowchurn.strategies._field import Constrained, Dissonance, FocalDistill, LocalSmoothing
-from lowchurn.strategies._paper import (
-    Anchor,
-    CoDistill,
-    ColdStart,
-    Distill,
-    LabelSmoothing,
-    Mixup,
-    ShrinkPerturb,
-    WarmStart,
-)
 from lowchurn.strategies._strategy import Parameter, Strategy
 
 PAPER: tuple[type[Strategy], ...] = (
-    ColdStart,
-    WarmStart,
-    ShrinkPerturb,
-    Mixup,
-    LabelSmoothing,
-    CoDistill,
-    Anchor,
-    Distill,
+    paper.ColdStart,
+    paper.WarmStart,
+    paper.ShrinkPerturb,
+    paper.Mixup,
+    paper.LabelSmoothing,
+    paper.CoDistill,
+    paper.Anchor,
+    paper.Distill,
 )
 ALL: tuple[type[Strategy], ...] = (
     *PAPER,
-    Soup,
-    Interpolate,
-    TwoTeachers,
-    ServedMixture,
-    FocalDistill,
-    Dissonance,
-    Constrained,
-    LocalSmoothing,
+    dial.Soup,
+    dial.Interpolate,
+    dial.TwoTeachers,
+    dial.ServedMixture,
+    field.FocalDistill,
+    field.Dissonance,
+    field.Constrained,
+    field.LocalSmoothing,
 )
 
 

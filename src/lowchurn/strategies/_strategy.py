@@ -47,14 +47,7 @@ TENTHS = tuple(round(0.1 * k, 1) for k in range(1, 10))
 
 @dataclass(frozen=True)
 class Group:
-    """Trainings by one strategy that differ in their seed alone: member j has ``member_seed(seed, j)``.
-
-    Examples
-    --------
-    >>> from lowchurn.strategies import Soup
-    >>> Soup(members=4).blend.group
-    Group(strategy=WarmStart(), count=4)
-    """
+    """Trainings by one strategy that differ in their seed alone: member j has ``member_seed(seed, j)``."""
 
     strategy: Strategy
     count: int
@@ -62,14 +55,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Blend:
-    """``(1 - base)`` of the mean of a group's models and ``base`` of the base, in weights or in probabilities.
-
-    Examples
-    --------
-    >>> from lowchurn.strategies import ServedMixture
-    >>> ServedMixture(members=2, lam=0.7).blend
-    Blend(group=Group(strategy=ColdStart(), count=2), of='proba', base=0.3)
-    """
+    """``(1 - base)`` of the mean of a group's models and ``base`` of the base, in weights or in probabilities."""
 
     group: Group
     of: Literal["weights", "proba"]
@@ -251,24 +237,7 @@ def member_seed(seed: int, member: int) -> int:
 
 
 def one_hot(y: Any, classes: int, like: Array | None = None) -> Array:
-    """Class indices as rows of zeros and a one.
-
-    Parameters
-    ----------
-    y : array of shape (n,)
-        Class indices 0 to ``classes - 1``.
-    classes : int
-        Number of classes.
-    like : array, optional
-        Take its dtype; float64 without it.
-
-    Examples
-    --------
-    >>> from lowchurn.strategies import one_hot
-    >>> one_hot([2, 0], classes=3)
-    array([[0., 0., 1.],
-           [1., 0., 0.]])
-    """
+    """Class indices 0 to ``classes - 1`` as rows of zeros and a one, of the dtype of ``like`` or float64."""
     y = check_class_index("one_hot", "y", y, classes)
     xp = array_namespace(y)
     columns = xp.arange(classes, device=device(y))

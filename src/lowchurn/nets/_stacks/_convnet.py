@@ -129,9 +129,9 @@ class ConvnetStack(FlatStack):
             self._fused_gradients(self.kernels, pooled, block1, block2)
             self._fused_adam(self.kernels, dense.flat, back1)
         else:
-            spread = self._plain_gradients("conv2", pooled, block2)
-            windows = torch.bmm(spread, self.low["conv2.weight"].flatten(1, 3).mT)
-            self._plain_gradients("conv1", col2im(windows, block2.inputs.shape), block1)
+            pooled = self._plain_gradients("conv2", pooled, block2)
+            pooled = torch.bmm(pooled, self.low["conv2.weight"].flatten(1, 3).mT)
+            self._plain_gradients("conv1", col2im(pooled, block2.inputs.shape), block1)
             torch.bmm(dense.flat.mT, back1, out=self.slopes[LARGEST])
             self.adam({"flat": self.gradient})
 

@@ -27,7 +27,7 @@ import lowchurn
 from lowchurn import LowChurnClassifier
 from lowchurn.estimator import Candidate
 from lowchurn.estimator import _archive as persistence
-from lowchurn.estimator._training import Ruler
+from lowchurn.estimator._measuring import Ruler
 from lowchurn.scoring import get_score
 from lowchurn.strategies import Anchor, ColdStart, Distill, Mixup, WarmStart
 
@@ -348,7 +348,7 @@ def test_measured_shares_add_up(weights):
     y, base = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 1, 2, -1, 0])  # -1: a class that is gone
     proba = np.eye(3)[[1, 0, 1, 2, 2, 1]]
     ruler = Ruler(y, weights, np.full((6, 3), 1 / 3), base, get_score("log"), hard=True)
-    row = ruler.measure(Candidate("soup", "", dial=0.4), proba)
+    row = ruler.measure(Candidate("soup", dial=0.4), proba)
     assert row.dial == 0.4
     assert row.broken == pytest.approx(weights[[0]].sum() / weights.sum())
     assert row.fixed == pytest.approx(weights[[1, 4]].sum() / weights.sum())

@@ -10,7 +10,14 @@ from scipy.stats import binom, binomtest, multinomial
 from sklearn.linear_model import LogisticRegression
 
 from lowchurn import LowChurnClassifier
-from lowchurn._estimates import critical, effective_rows, paired_difference, proportion, weighted_proportion
+from lowchurn._estimates import (
+    critical,
+    effective_rows,
+    paired_difference,
+    proportion,
+    share_of_rows,
+    weighted_proportion,
+)
 from lowchurn.audit import audit
 from lowchurn.selection import churn_upper_bound
 from lowchurn.strategies import Distill
@@ -128,6 +135,20 @@ def test_effective_rows_are_those_of_the_variance():
     assert (alike.low, alike.high) == pytest.approx((proportion(0.1, 100).low, proportion(0.1, 100).high))
     change = paired_difference(fixed_rate=0.03, broken_rate=0.01, n=1000)
     assert (change.low, change.high) == pytest.approx((0.008003, 0.03357), rel=1e-3)
+
+
+@pytest.mark.parametrize("rates", [(0.02, 0.2), (0.1, 0.01), (0.05, 0.05)])
+def test_weighted_shares_cover_whatever_the_weights_have_to_do_with_the_hits(rates):
+    """Kish's number of rows alone covers 91 % in the first of these worlds, that of the variance 91 % in the last."""
+    rng = np.random.default_rng(0)
+    truth = np.average(rates, weights=[0.95, 0.05 * 20])
+    inside = 0
+    for _ in range(500):
+        heavy = rng.random(1000) < 0.05
+        hits = rng.random(1000) < np.where(heavy, rates[1], rates[0])
+        found = share_of_rows(hits, np.where(heavy, 20.0, 1.0))
+        inside += found.low <= truth <= found.high
+    assert inside / 500 > 0.925
 
 
 def test_a_certificate_has_the_bound_of_the_interval():

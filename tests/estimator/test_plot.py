@@ -30,10 +30,13 @@ def number(value):
 
 def candidates():
     """The report's synthetic frontier as the estimator keeps it."""
-    return Frontier(
-        Candidate(**{k: tuple(map(number, v)) if isinstance(v, list) else number(v) for k, v in row.items()})
-        for row in frontier()
-    )
+    rows = []
+    for row in frontier():
+        known = {k: tuple(map(number, v)) if isinstance(v, list) else number(v) for k, v in row.items()}
+        parameters = dict(part.split("=") for part in known.pop("setting").split(", ") if part)
+        on_dial = {"dial_parameter": "toward_base"} if "toward_base" in parameters else {}
+        rows.append(Candidate(**known, parameters=parameters, **on_dial))
+    return Frontier(rows)
 
 
 def selection(name):
@@ -78,9 +81,9 @@ def test_whiskers_and_bands_are_the_paired_change_against_the_base():
 def test_what_is_unknown_is_not_drawn():
     some = Frontier(
         [
-            Candidate("cold", "", accuracy=0.9, churn=0.05, accuracy_interval=(0.88, 0.92)),
-            Candidate("warm", "", accuracy=0.9, churn=math.nan),
-            Candidate("mixup", "", status="failed"),
+            Candidate("cold", accuracy=0.9, churn=0.05, accuracy_interval=(0.88, 0.92)),
+            Candidate("warm", accuracy=0.9, churn=math.nan),
+            Candidate("mixup", status="failed"),
         ]
     )
     chart = some.plot()
@@ -165,7 +168,7 @@ def test_bad_requests_are_refused(tmp_path):
     with pytest.raises(ValueError, match="Frontier.plot: there must be a candidate .* got 0 without. Fit with a base"):
         Frontier().plot()
     with pytest.raises(ValueError, match="got 1 without"):
-        Frontier([Candidate("cold", "")]).plot()
+        Frontier([Candidate("cold")]).plot()
     with pytest.raises(ValueError, match=r"path must end in .svg, .png, .html, got '.*frontier.pdf'"):
         candidates().plot(tmp_path / "frontier.pdf")
     with pytest.raises(ValueError, match="churn must be one of 'hard', 'soft'"):

@@ -2,9 +2,11 @@
 
 import copy
 import functools
+import json
 import math
 import pickle
-import re
+import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -21,14 +23,17 @@ from torch import nn
 
 import lowchurn
 from lowchurn import LowChurnClassifier
-from lowchurn.estimator._frontier import Candidate
-from lowchurn.estimator._inputs import Bar
+from lowchurn.estimator import Candidate
+from lowchurn.estimator._measuring import Terms
 from lowchurn.estimator._policy import Offer, choose, spend
-from lowchurn.estimator._training import Terms, Trained
+from lowchurn.estimator._production import Base
+from lowchurn.estimator._serving import Member
+from lowchurn.estimator._training import Bar
 from lowchurn.learners import Learner, NetworkClassifier, RowsLearner, TorchLearner, learner_for
 from lowchurn.learners._learner import Job, average_weights
 from lowchurn.metrics import dial_curves
 from lowchurn.strategies import (
+    ColdStart,
     Constrained,
     Dissonance,
     Distill,
@@ -38,6 +43,9 @@ from lowchurn.strategies import (
     ServedMixture,
     Soup,
     TwoTeachers,
+    WarmStart,
+    member_seed,
+    one_hot,
 )
 
 X, Y = make_classification(9000, 12, n_informative=8, n_classes=3, flip_y=0.1, random_state=0)
@@ -59,36 +67,59 @@ def fitted(kind, strategies="dial", **options):
     return base, LowChurnClassifier(base=base, strategies=strategies, **options).fit(X[BOTH], Y[BOTH], new=NEW)
 
 
-def ends(model):
-    """What serves the two ends of the dial, the new one and the base."""
-    at = {o.candidate.dial: model._desk.served(o) for o in model._desk.offers if not math.isnan(o.candidate.dial)}
-    return at[0.0], at[1.0]
+@functools.cache
+def apart(kind, strategies="dial", **options):
+    """Trained on exactly the rows BOTH, measured on exactly the rows UNSEEN."""
+    base, _ = fitted(kind)
+    options = {"max_churn": 0.9, "random_state": 0} | options
+    model = LowChurnClassifier(base=base, strategies=strategies, **options)
+    return base, model.fit(X, Y, held_out=np.arange(len(Y))[UNSEEN])
 
 
-def retrains(model):
-    """The models that were trained from the base, for the dial to be made of."""
-    desk = model._desk
-    return [m.model for m, name in zip(desk.models, desk.names, strict=True) if re.fullmatch(r"warm( #\d)?", name)]
+def retrains(base, strategy, count):
+    """Plain retrains as the members of a group, by the learner alone."""
+    final, steps = (base[-1], base[:-1]) if hasattr(base, "steps") else (base, None)
+    rows = X[BOTH] if steps is None else steps.transform(X[BOTH])
+    targets, labels = one_hot(Y[BOTH], 3), Y[BOTH]
+    jobs = [Job(targets, strategy, seed=member_seed(0, j), labels=labels, member=j) for j in range(count)]
+    return learner_for(final, np.unique(Y), final).fit_many(rows, jobs, final)
+
+
+def on_dial(frontier):
+    return sorted((c for c in frontier if c.dial >= 0 and c.status == "trained"), key=lambda c: c.dial)
 
 
 KINDS = ("linear", "sgd", "network", "forest")
+NEW_END = {
+    "linear": Interpolate(0.0),
+    "sgd": Soup(8, 0.0),
+    "network": Soup(8, 0.0),
+    "forest": ServedMixture(members=1, lam=1.0),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_ends_are_the_retrain_and_the_base_bit_for_bit(kind):
-    base, model = fitted(kind)
-    new_end, base_end = ends(model)
-    np.testing.assert_array_equal(base_end.proba(X[UNSEEN]), base.predict_proba(X[UNSEEN]))
+    base, model = apart(kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few rows for such a budget
+        base_end = model.dial(1e-9)
+    np.testing.assert_array_equal(base_end.predict_proba(X[UNSEEN]), base.predict_proba(X[UNSEEN]))
+    np.testing.assert_array_equal(base_end.predict(X[UNSEEN]), base.predict(X[UNSEEN]))
+    _, new_end = apart(kind, strategies=(NEW_END[kind],))
     if kind == "forest":
-        retrain = model._desk.models[0].proba
+        (retrain,) = retrains(base, ColdStart(), 1)
+        expected = retrain.predict_proba(X[UNSEEN])
     else:
-        members = retrains(model)
-        assert len(members) == (1 if kind == "linear" else 8)
-        learner = learner_for(model._estimator[-1], model.classes_)
-        retrain = Trained(
-            base[:-1], learner.average(members, [1 / len(members)] * len(members), None), model.classes_
-        ).proba
-    np.testing.assert_array_equal(new_end.proba(X[UNSEEN]), retrain(X[UNSEEN]))
+        assert list(new_end.selection_.served) == [new_end.frontier_[-1].name]
+        members = retrains(base, WarmStart(), 1 if kind == "linear" else 8)
+        learner = learner_for(base[-1], model.classes_)
+        mean = learner.average(members, [1 / len(members)] * len(members), None)
+        expected = mean.predict_proba(base[:-1].transform(X[UNSEEN]))
+    np.testing.assert_array_equal(new_end.predict_proba(X[UNSEEN]), expected)
+    first, alone = on_dial(model.frontier_)[0], new_end.frontier_[-1]
+    assert (first.dial, first.risk, first.churn, first.accuracy) == (0.0, alone.risk, alone.churn, alone.accuracy)
+    assert model.selection_.trainings == 1 + (0 if kind == "forest" else 1 if kind == "linear" else 8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,24 +140,25 @@ def test_budgets_are_kept_on_unseen_rows_within_their_intervals(kind, budget):
 @pytest.mark.parametrize("kind", KINDS)
 def test_churn_is_monotone_along_the_dial(kind):
     """Not assumed anywhere: the certificate's order comes from other rows. Checked here, on unseen rows."""
-    base, model = fitted(kind)
-    before = base.predict(X[UNSEEN])
-    along = sorted((o for o in model._desk.offers if not math.isnan(o.candidate.dial)), key=lambda o: o.candidate.dial)
-    decided = [model.classes_[model._desk.served(offer).decisions(X[UNSEEN])] for offer in along]
-    churns = np.array([np.mean(one != before) for one in decided])
+    _, model = apart(kind)
+    along = on_dial(model.frontier_)
+    assert [c.dial for c in along] == [round(0.02 * k, 2) for k in range(51)]
+    assert along[0].rows == len(X[UNSEEN])
+    churns = np.array([c.churn for c in along])
     assert churns[-1] == 0
-    assert (np.diff(churns) <= 2 / len(before)).all()  # a row may flip there and back
+    assert (np.diff(churns) <= 2 / len(X[UNSEEN])).all()  # a row may flip there and back
     # "Almost exactly in proportion": close to the straight line between the two ends.
-    line = churns[0] * (1 - np.array([offer.candidate.dial for offer in along]))
+    line = churns[0] * (1 - np.array([c.dial for c in along]))
     assert np.abs(churns - line).max() < 0.1 * churns[0]
 
 
 def test_a_soup_is_the_mean_of_its_members_and_a_dial_is_linear_in_weights():
-    base, model = fitted("network", strategies=(Soup(members=3, toward_base=0.4),))
-    soup = model._desk.served(model._desk.offers[-1]).single.model.module_.state_dict()
+    base, model = apart("network", strategies=(Soup(members=3, toward_base=0.4),))
+    model = model.dial(model.frontier_[-1].churn)  # more accurate ones change more
+    assert list(model.selection_.served) == ["soup(members=3, toward_base=0.4)"]
+    soup = model.model_.module_.state_dict()
     learner, old = learner_for(NETWORK[-1], model.classes_), base[-1]
-    members = retrains(model)
-    assert len(members) == 3
+    members = retrains(base, WarmStart(), 3)
     for name, value in soup.items():
         total = torch.zeros_like(value, dtype=torch.float64)
         for member in members:  # a plain loop
@@ -140,12 +172,12 @@ def test_a_soup_is_the_mean_of_its_members_and_a_dial_is_linear_in_weights():
 
 
 def test_linear_models_dial_their_coefficients():
-    base, model = fitted("linear", strategies=(Interpolate(0.25),))
-    dialled = model._desk.served(model._desk.offers[-1]).single
-    (retrain,) = retrains(model)
-    np.testing.assert_allclose(dialled.model.coef_, 0.75 * retrain.coef_ + 0.25 * base[-1].coef_, rtol=1e-12)
+    base, model = apart("linear", strategies=(Interpolate(0.25),))
+    assert list(model.selection_.served) == ["interpolate(toward_base=0.25)"]
+    (retrain,) = retrains(base, WarmStart(), 1)
+    np.testing.assert_allclose(model.model_.coef_, 0.75 * retrain.coef_ + 0.25 * base[-1].coef_, rtol=1e-12)
     np.testing.assert_allclose(
-        dialled.model.intercept_, 0.75 * retrain.intercept_ + 0.25 * base[-1].intercept_, rtol=1e-12
+        model.model_.intercept_, 0.75 * retrain.intercept_ + 0.25 * base[-1].intercept_, rtol=1e-12
     )
 
 
@@ -164,13 +196,12 @@ def test_layers_of_scikit_learns_network_are_averaged():
 
 
 def test_served_mixtures_are_averaged_probabilities_and_deterministic():
-    base, model = fitted("forest", strategies=(ServedMixture(members=2, lam=0.25),), max_churn=0.3)
-    served = model._desk.served(model._desk.offers[-1])
-    retrains = [model._desk.models[k] for k in served.weights if k >= 0]
-    assert len(retrains) == 2
-    expected = 0.125 * sum(r.proba(X[UNSEEN]) for r in retrains) + 0.75 * base.predict_proba(X[UNSEEN])
-    np.testing.assert_allclose(served.proba(X[UNSEEN]), expected, rtol=1e-12)
-    assert np.abs(retrains[0].proba(X[:500]) - retrains[1].proba(X[:500])).max() > 0  # a seed of its own for each
+    base, model = apart("forest", strategies=(ServedMixture(members=2, lam=0.25),), max_churn=0.05)
+    assert list(model.selection_.served) == ["served-mix(members=2, lam=0.25, start=cold)"]
+    one, other = (r.predict_proba(X[UNSEEN]) for r in retrains(base, ColdStart(), 2))
+    expected = 0.125 * (one + other) + 0.75 * base.predict_proba(X[UNSEEN])
+    np.testing.assert_allclose(model.predict_proba(X[UNSEEN]), expected, rtol=1e-12)
+    assert np.abs(one - other).max() > 0  # a seed of its own for each
     np.testing.assert_array_equal(model.predict_proba(X[UNSEEN]), model.predict_proba(X[UNSEEN]))
 
 
@@ -186,17 +217,19 @@ class Normalised(nn.Module):
 def test_batch_normalisation_gets_its_statistics_anew():
     estimator = make_pipeline(StandardScaler(), NetworkClassifier(Normalised, epochs=4, random_state=0, device="cpu"))
     base = estimator.fit(X[OLD], Y[OLD])
-    model = LowChurnClassifier(
-        base=base, max_churn=0.05, strategies=[Soup(members=2, toward_base=0.5), Soup(members=2, toward_base=1.0)],
-        random_state=0,
-    ).fit(X[BOTH], Y[BOTH], new=NEW)  # fmt: skip
-    middle, end = (model._desk.served(o) for o in model._desk.offers[-2:])
-    np.testing.assert_array_equal(end.proba(X[UNSEEN]), base.predict_proba(X[UNSEEN]))  # the base keeps its own
-    again = model._desk.served(model._desk.offers[-2])  # made anew, and dropout does not make it another one
-    np.testing.assert_array_equal(middle.proba(X[UNSEEN]), again.proba(X[UNSEEN]))
-    middle = middle.single.model
+    asked = [Soup(members=2, toward_base=0.5), Soup(members=2, toward_base=1.0)]
+    model = LowChurnClassifier(base=base, max_churn=0.9, strategies=asked, random_state=0)
+    model.fit(X, Y, held_out=np.arange(len(Y))[UNSEEN])
+    assert list(model.selection_.served) == ["soup(members=2, toward_base=0.5)"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few rows for such a budget
+        end = model.dial(1e-9)
+    np.testing.assert_array_equal(end.predict_proba(X[UNSEEN]), base.predict_proba(X[UNSEEN]))  # the base keeps its own
+    again = model.dial(0.9)  # made anew, and dropout does not make it another one
+    np.testing.assert_array_equal(model.predict_proba(X[UNSEEN]), again.predict_proba(X[UNSEEN]))
+    middle = model.model_
     inputs = middle.module_.layers[0]
-    rows = model._desk.models[next(iter(model._desk.offers[-2].weights))].rows
+    rows = base[:-1].transform(X[BOTH])
     with torch.no_grad():
         before = inputs(torch.from_numpy(np.asarray(rows, dtype=np.float32)))
     full = before[: len(before) // 32 * 32]
@@ -218,17 +251,14 @@ class Brittle(RowsLearner):
 def test_a_member_that_fails_is_left_out_and_named(monkeypatch):
     monkeypatch.setattr("lowchurn.estimator._training.learner_for", Brittle)
     base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
-    model = LowChurnClassifier(
-        base=base, max_churn=0.9, strategies=[Soup(members=4), Soup(members=4, toward_base=1.0)], random_state=0
-    )
-    model.fit(X[BOTH], Y[BOTH], new=NEW)
+    model = LowChurnClassifier(base=base, max_churn=0.9, strategies=[Soup(members=4)], random_state=0)
+    model.fit(X, Y, held_out=np.arange(len(Y))[UNSEEN])
     row = next(c for c in model.frontier_ if c.strategy == "soup")
     assert row.status == "trained"
     assert row.reason == "member 1 is left out: it broke; member 3 is left out: it broke"
-    served = ends(model)[0].single.model
-    members = retrains(model)
-    np.testing.assert_allclose(served.coef_, np.mean([m.coef_ for m in members], axis=0), rtol=1e-12)
-    assert len(members) == 2
+    assert list(model.selection_.served) == ["soup(members=4, toward_base=0.0)"]
+    members = retrains(base, WarmStart(), 4)[::2]
+    np.testing.assert_allclose(model.model_.coef_, np.mean([m.coef_ for m in members], axis=0), rtol=1e-12)
 
 
 class Broken(RowsLearner):
@@ -355,10 +385,11 @@ def test_a_model_without_a_dial_refuses_to_save_one(tmp_path):
 
 def offer(churn, cost, dial=math.nan):
     name = "distill" if math.isnan(dial) else "soup"
-    return Offer({0: 1.0}, Candidate(name, "", churn=churn, dial=dial), cost)
+    return Offer({ONE: 1.0}, Candidate(name, churn=churn, dial=dial), cost)
 
 
 HARD = Terms(hard=True, score="log", rows=1000)
+ONE, IN_PRODUCTION = Member("one", None, np.arange(2)), Base(None, np.arange(2))
 
 
 def test_a_budget_is_spent_unless_that_is_clearly_worse():
@@ -381,7 +412,7 @@ def test_a_dial_gives_way_only_to_what_is_clearly_better():
     assert choose([dial, near, far], HARD, 0.02, near)[0] is far
     assert choose([near, far], HARD, 0.02, near)[0] is far
     assert choose([dial, near], Terms(False, "log", 1000), 0.02, near)[0] is near  # a score is not a count
-    served = Offer({0: 0.5, -1: 0.5}, dial.candidate, dial.cost)  # of probabilities: on equal terms
+    served = Offer({ONE: 0.5, IN_PRODUCTION: 0.5}, dial.candidate, dial.cost)  # of probabilities: on equal terms
     assert choose([served, near], HARD, 0.02, near)[0] is near
     # The aim holds for all that stands beside a dial.
     assert choose([offer(0.018, 0.05), dial], HARD, 0.02, near, aim=0.015)[0] is dial
@@ -427,7 +458,9 @@ def test_releases_follow_each_other_and_a_mixture_that_became_the_base_is_saved(
         churn = np.mean(again.predict(X[UNSEEN]) != production.predict(X[UNSEEN]))
         assert 0 < churn < 0.06
         production = again
-    assert len(production._served.weights) == 2  # a retrain, and the mixture before it
+    with zipfile.ZipFile(tmp_path / "2.skops") as archive:
+        members = json.loads(archive.read("lowchurn.json"))["members"]
+    assert ["mixture" in member for member in members] == [False, True]  # a retrain, and the mixture before it
 
 
 def test_a_network_follows_a_soup_with_one_model_each_time(tmp_path):
@@ -493,7 +526,7 @@ def test_the_scale_of_importance_weights_changes_nothing(scale):
 )
 def test_progress_knows_how_many_trainings_there_will_be(strategies, expected, monkeypatch):
     bars = []
-    monkeypatch.setattr("lowchurn.estimator._inputs.Bar.__init__", watched(bars, Bar.__init__))
+    monkeypatch.setattr("lowchurn.estimator._training.Bar.__init__", watched(bars, Bar.__init__))
     base = copy.deepcopy(SGD).fit(X[OLD], Y[OLD])
     model = LowChurnClassifier(base=base, strategies=strategies, max_churn=0.02, random_state=0)
     model.fit(X[BOTH], Y[BOTH], new=NEW)
@@ -514,9 +547,9 @@ def test_mixtures_may_hold_a_position_of_a_dial_of_weights():
     base, _ = fitted("linear")
     model = LowChurnClassifier(base=base, strategies="dial", select="mixture", max_churn=0.02, random_state=0)
     model.fit(X[BOTH], Y[BOTH], new=NEW)
-    assert any("toward the base" in name for o in model._desk.offers for name in map(model._desk.names.__getitem__,
-               (k for k in o.weights if k >= 0)))  # fmt: skip
-    assert model.dial(0.01).selection_.churn <= 0.01
+    served = [model.dial(budget).selection_ for budget in (0.01, 0.02, 0.03, 0.05, 0.1)]
+    assert any("toward the base" in name for selection in served for name in selection.served)
+    assert served[0].churn <= 0.01
 
 
 def test_teachers_that_failed_are_named(monkeypatch):
@@ -533,10 +566,13 @@ def test_a_torch_module_as_a_base_says_how_to_wrap_it():
 
 
 def test_two_dials_of_one_strategy_are_two_curves():
-    settings = [f"members={m}, lam={lam}, start=cold" for m in (1, 4) for lam in (1.0, 0.5, 0.0)]
-    positions = [0.0, 0.5, 1.0] * 2
-    assert dial_curves(positions, ["served-mix"] * 6, settings) == [[0, 1, 2], [3, 4, 5]]
+    def mix(members, lam):
+        return Candidate("served-mix", {"members": members, "lam": lam, "start": "cold"}, 1 - lam, "lam")
+
+    def toward(strategy, a, **parameters):
+        return Candidate(strategy, {**parameters, "toward_base": a}, a, "toward_base")
+
+    assert dial_curves([mix(m, lam) for m in (1, 4) for lam in (1.0, 0.5, 0.0)]) == [[0, 1, 2], [3, 4, 5]]
     # A lone position of another dial belongs to none; the base ends those that do not reach it.
-    names, places = ["soup", "soup", "interpolate", "base"], [0.0, 0.5, 0.3, 1.0]
-    settings = ["members=8, toward_base=0.0", "members=8, toward_base=0.5", "toward_base=0.3", ""]
-    assert dial_curves(places, names, settings) == [[0, 1, 3]]
+    soup = [toward("soup", a, members=8) for a in (0.0, 0.5)]
+    assert dial_curves([*soup, toward("interpolate", 0.3), Candidate("base", dial=1.0)]) == [[0, 1, 3]]

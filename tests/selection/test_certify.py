@@ -30,6 +30,14 @@ def test_rows_to_certify_is_the_least_number():
         assert binom.cdf(np.ceil(churn * (n - 1)), n - 1, budget) > 1 - confidence
 
 
+def test_rows_and_bounds_by_hand():
+    assert (rows_to_certify(0.01, 0.95), rows_to_certify(0.02, 0.95, churn=0.01)) == (299, 719)
+    assert rows_to_certify(0.02, 0.95, churn=0.03) is None
+    assert churn_upper_bound(np.zeros(299), confidence=0.95) == pytest.approx(0.01, abs=1e-4)
+    assert aim_for_certificate(0.02, 0.95, rows=2000) == pytest.approx(0.0116, abs=1e-4)
+    assert aim_for_certificate(0.02, 0.95, rows=100) == 0.0
+
+
 def test_aim_is_certified_with_the_stated_power():
     aim = aim_for_certificate(0.02, 0.95, 1500, power=0.9)
     rng = np.random.default_rng(0)

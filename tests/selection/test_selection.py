@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize
 
 from lowchurn.scoring import ALL, BrierScore, LogScore, Score, get_score
-from lowchurn.selection import InfeasibleBudget, Mixture, combine, predicted_lambda, select_single
+from lowchurn.selection import InfeasibleBudget, LambdaSearch, Mixture, combine, predicted_lambda, select_single
 from tests.test_scoring import PowerScore
 
 SCORES = [*(cls() for cls in ALL), PowerScore()]
@@ -220,3 +220,15 @@ def test_the_predicted_lambda_is_the_last_that_keeps_the_rule():
     assert predicted_lambda(plain, base, keeps=lambda proba: proba[0, 0] >= 0.5) == 0.25
     assert predicted_lambda(plain, base, keeps=lambda proba: True) == 1.0
     assert predicted_lambda(plain, base, keeps=lambda proba: proba[0, 0] >= 0.6) == 0.0
+
+
+def test_the_search_corrects_its_forecast_by_what_was_measured():
+    search = LambdaSearch(first=0.2, aim=0.02, at_one=0.102)  # churn is 0.002 + 0.1 lam; the forecast forgot the noise
+    while (lam := search.ask()) is not None:
+        search.tell(lam, 0.002 + 0.1 * lam)
+    assert search.told == [(0.2, pytest.approx(0.022)), (0.18, pytest.approx(0.02))]
+
+
+def test_a_mixture_averages_probabilities():
+    mixture = Mixture(np.array([0.75, 0.25]), risk=0.1, churn=0.0, multiplier=0.0)
+    assert mixture.proba([[[1.0, 0.0]], [[0.0, 1.0]]]).tolist() == [[0.75, 0.25]]

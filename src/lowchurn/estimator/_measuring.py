@@ -1,0 +1,314 @@
+"""Candidates measured on held-out rows against the labels and the base, and what these rows show about the base."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lowchurn._estimates import share_of_rows, weighted_mean
+from lowchurn._terminal import one_line
+from lowchurn._types import Rows
+from lowchurn.estimator._frontier import Candidate, Frontier
+from lowchurn.estimator._labels import GONE, WHO
+from lowchurn.estimator._production import Base, GivenBase
+from lowchurn.estimator._serving import Part, Weights, base_alone, weighted
+from lowchurn.estimator._split import effective_rows, whole_numbers
+from lowchurn.estimator._training import Trainer
+from lowchurn.metrics import decide
+from lowchurn.scoring import Score
+from lowchurn.strategies import ColdStart, Strategy, Training, plan
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a choice among measured candidates is about: hard or soft churn, by which score, on how many rows."""
+
+    hard: bool
+    score: str
+    rows: float
+
+
+@dataclass(frozen=True, eq=False)
+class Ruler:
+    """Measures probabilities of some rows against their labels and the base.
+
+    With ``alone`` they are those of the base alone, which decides as it does in production.
+    """
+
+    y: np.ndarray
+    weights: np.ndarray
+    base_proba: np.ndarray
+    base_decisions: np.ndarray
+    score: Score
+    hard: bool
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(self.hard, self.score.name, effective_rows(self.weights))
+
+    @property
+    def bound(self) -> float:
+        """The largest churn that a row can have."""
+        return 1.0 if self.hard else float(self.score.bound or math.inf)
+
+    def mean(self, values: np.ndarray) -> float:
+        return float(np.average(values, weights=self.weights))
+
+    def decided(self, proba: np.ndarray, alone: bool = False) -> np.ndarray:
+        """The likeliest class of each row, as an index."""
+        likeliest = np.asarray(decide(proba))
+        return np.where(self.base_decisions >= 0, self.base_decisions, likeliest) if alone else likeliest
+
+    def right(self, proba: np.ndarray, alone: bool = False) -> np.ndarray:
+        """Which rows are decided rightly."""
+        return np.asarray(self.decided(proba, alone) == self.y)
+
+    @property
+    def base_right(self) -> np.ndarray:
+        return np.asarray(self.base_decisions == self.y)
+
+    def risk(self, proba: np.ndarray) -> float:
+        return self.mean(self.score.loss(self.y, proba))
+
+    def cost(self, proba: np.ndarray, alone: bool = False) -> float:
+        """What is to be small within the budget: the error for hard churn, the score for soft churn."""
+        return self.mean((~self.right(proba, alone)).astype(float)) if self.hard else self.risk(proba)
+
+    def changes(self, proba: np.ndarray, alone: bool = False) -> np.ndarray:
+        """Churn of each row: zeros and ones, or divergences."""
+        if self.hard:
+            return np.asarray(self.decided(proba, alone) != self.base_decisions, dtype=float)
+        return np.maximum(self.score.divergence(self.base_proba, proba), 0.0)
+
+    def churn(self, proba: np.ndarray) -> float:
+        return self.mean(self.changes(proba))
+
+    def measure(self, candidate: Candidate, proba: np.ndarray, alone: bool = False) -> Candidate:
+        """The candidate with what it does on these rows."""
+        changes, right = self.changes(proba, alone), self.right(proba, alone)
+        copies = whole_numbers(self.weights)
+        hits = {"accuracy": right, "broken": self.base_right & ~right, "fixed": right & ~self.base_right}
+        intervals = {name: share_of_rows(rows, self.weights, copies) for name, rows in hits.items()}
+        hard = share_of_rows(changes > 0, self.weights, copies) if self.hard else None
+        intervals["churn"] = weighted_mean(changes, self.weights) if hard is None else hard
+        values: dict[str, Any] = {f"{name}_interval": (found.low, found.high) for name, found in intervals.items()}
+        return dataclasses.replace(
+            candidate,
+            risk=self.risk(proba),
+            accuracy=1 - self.mean((~right).astype(float)),
+            churn=self.mean(changes),
+            broken=self.mean(hits["broken"]),
+            fixed=self.mean(hits["fixed"]),
+            rows=effective_rows(self.weights),
+            **values,
+        )
+
+
+class Diverged(RuntimeError):
+    """A training that ran and gave no model to serve."""
+
+
+def clearly_worse(right: np.ndarray, other: np.ndarray, weights: np.ndarray) -> bool:
+    """Whether decisions are right in more than ten points fewer rows than others, and beyond three standard errors.
+
+    Only rows that one of both decides rightly count: the difference is that of the rows won and lost, its standard
+    error the root of their sum (McNemar's). Three of them are a chance of one in a thousand; ten points are more than
+    a retrain gains in practice, so that they ask for another cause.
+    """
+    won, lost = float(weights[right & ~other].sum()), float(weights[~right & other].sum())
+    return lost - won > max(0.1 * float(weights.sum()), 3 * math.sqrt(lost + won))
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A candidate, what serves it (nothing where it failed) and its probabilities of the rows to choose on."""
+
+    candidate: Candidate
+    weights: Weights = field(default_factory=dict)
+    proba: np.ndarray | None = None
+
+
+class Trials:
+    """Strategies, trained and measured one after the other; the plain retrain is what they are compared with."""
+
+    def __init__(self, trainer: Trainer, ruler: Ruler | None, X_choose: Rows) -> None:
+        self.trainer = trainer
+        self.ruler = ruler
+        self.X_choose = X_choose
+        self.records: list[Tried] = []
+        self._probas: dict[Part, np.ndarray] = {}
+        self._plain: Tried | None = None
+
+    @property
+    def plain(self) -> Tried:
+        """The plain retrain."""
+        assert self._plain is not None
+        return self._plain
+
+    def run_plain(self) -> None:
+        """Train and measure the plain retrain. That it fails is an error: the data or the estimator is at fault."""
+        strategy = ColdStart()
+        wanted = plan([strategy])
+        self.trainer.run(wanted)
+        weights, _ = self.trainer.made(wanted.recipes[strategy])
+        proba = None if self.ruler is None else self.proba(weights)
+        if proba is not None and not np.isfinite(proba).all():
+            raise ValueError(
+                f"{WHO}: a plain retrain by {type(self.trainer.can.learner.estimator).__name__} gives probabilities "
+                "that are not finite. Check the features (constant or huge ones?), or choose another estimator."
+            )
+        candidate = self._candidate(strategy)
+        if proba is not None and self.ruler is not None:
+            candidate = self.ruler.measure(candidate, proba)
+        self._plain = Tried(candidate, weights, proba)
+        self.records.append(self._plain)
+
+    def run(self, strategies: Iterable[Strategy]) -> list[Tried]:
+        """Train strategies and measure them; one that fails or is impossible is a record with its reason."""
+        asked = list(strategies)
+        reasons = {strategy: self.trainer.can.cannot(strategy) for strategy in asked}
+        self.trainer.run(plan(strategy for strategy in asked if not reasons[strategy]))
+        new = [self._tried(strategy, reasons[strategy]) for strategy in asked]
+        self.records += new
+        return new
+
+    def _candidate(self, strategy: Strategy, reason: str = "", status: str = "trained") -> Candidate:
+        return Candidate(
+            strategy.name,
+            strategy.parameters,
+            dial=math.nan if strategy.dial is None else strategy.dial,
+            dial_parameter=strategy.dial_parameter,
+            seconds=self.trainer.seconds.get(Training(strategy), math.nan),
+            status=status,
+            reason=reason,
+        )
+
+    def _tried(self, strategy: Strategy, cannot: str) -> Tried:
+        if cannot:
+            return Tried(self._candidate(strategy, cannot, "skipped"))
+        assert self.ruler is not None
+        try:
+            weights, left_out = self.trainer.made(plan([strategy]).recipes[strategy])
+            proba = self.proba(weights)
+            self._refuse_diverged(strategy, proba)
+            row = self.ruler.measure(self._candidate(strategy, left_out), proba, base_alone(weights))
+        except Exception as error:
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            return Tried(self._candidate(strategy, reason, "failed"))
+        return Tried(row, weights, proba)
+
+    def proba(self, weights: Weights) -> np.ndarray:
+        """Probabilities of the rows to choose on, summed in the order in which they are served."""
+        assert self.ruler is not None
+        for part in weights:
+            if part not in self._probas:
+                self._probas[part] = self.ruler.base_proba if isinstance(part, Base) else part.proba(self.X_choose)
+        return weighted(self._probas, weights)
+
+    def _refuse_diverged(self, strategy: Strategy, proba: np.ndarray) -> None:
+        """A candidate that is no model to serve is a failed one.
+
+        Training that starts from the base aims between the base and the truth. So one that is clearly less accurate
+        than both the base and a plain retrain has not learned that: it has diverged.
+        """
+        if not np.isfinite(proba).all():
+            raise Diverged("its probabilities are not finite.")
+        ruler, plain = self.ruler, self.plain.proba
+        if ruler is None or plain is None or strategy.base_share == 0 or strategy.blend is not None:
+            return
+        right = ruler.right(proba)
+        others = ruler.base_right, ruler.right(plain)
+        if all(clearly_worse(right, other, ruler.weights) for other in others):
+            own, base, retrain = (ruler.mean(r) for r in (right, *others))
+            raise Diverged(f"accuracy {own:.1%}, where the base has {base:.1%} and a plain retrain {retrain:.1%}.")
+
+    @property
+    def frontier(self) -> Frontier:
+        return Frontier(record.candidate for record in self.records)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a selection contains about the trainings: what failed, and what the learner decided by itself."""
+        failed = [row for row in self.frontier if row.status == "failed"]
+        return (
+            *(f"{row.name} failed and is not served: {row.reason.rstrip('.')}." for row in failed),
+            *self.trainer.can.learner.notes,
+        )
+
+
+# What held-out rows show about the base
+
+
+def check_base(base: Base | GivenBase, ruler: Ruler, classes: np.ndarray) -> None:
+    """A base whose decisions are about other classes is refused."""
+    gone = ruler.base_decisions == GONE
+    if gone.all() and (ruler.base_proba == ruler.base_proba[:, :1]).all():  # nor any probability for one of these
+        raise ValueError(
+            f"{WHO}: the base knows none of the classes {classes.tolist()[:5]}: it decides for others on every "
+            "held-out row. Labels must be of the same kind on both sides."
+        )
+    if gone.any() and isinstance(base, Base) and not base.names_its_classes and hasattr(base.model, "predict_proba"):
+        raise ValueError(
+            f"{WHO}: the base decides for classes that y does not have, and its columns of probabilities have no "
+            "names. Name them: fit(..., base_classes=)."
+        )
+
+
+def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, stacklevel: int) -> None:
+    """Warn of a base that has most likely seen the held-out rows, or does not get what it gets in production."""
+    ruler, plain = trials.ruler, trials.plain.proba
+    assert ruler is not None
+    assert plain is not None
+    base_right, plain_right = ruler.base_right, ruler.right(plain)
+    lost = float(ruler.weights[base_right & ~plain_right].sum())
+    won = float(ruler.weights[~base_right & plain_right].sum())
+    if not rows_are_new and lost - won > 3 * math.sqrt(lost + won):  # three standard errors of the paired difference
+        warnings.warn(
+            f"{WHO}: the base is clearly more accurate on the held-out rows than a plain retrain. It was probably "
+            "trained on some of them, and then churn and accuracy there mean little for new rows. "
+            "Say which rows are new with new=.",
+            stacklevel=stacklevel + 1,
+        )
+    # A class that came or went since is no fault of the base.
+    both = (ruler.base_decisions != GONE) & base.known_classes[ruler.y]
+    weights, rights = ruler.weights[both], (base_right[both], plain_right[both])
+    if both.any() and clearly_worse(*rights, weights):
+        in_base, retrained = (float(np.average(right, weights=weights)) for right in rights)
+        warnings.warn(
+            f"{WHO}: the base is right in {in_base:.1%} of the held-out rows, a plain retrain in {retrained:.1%}. Does "
+            "the base get what it gets in production? Likely causes: other columns or another order of them, rows that "
+            "are already scaled or encoded (inside a Pipeline the base gets the transformed rows: put the steps into "
+            "the base), class names in another order. Where the world has changed so much, churn is what you want.",
+            stacklevel=stacklevel + 1,
+        )
+
+
+def decides_otherwise(ruler: Ruler) -> str:
+    """A note that the base does not decide for its largest probability, as candidates do; empty where it does."""
+    known = ruler.base_decisions != GONE
+    other = known & (ruler.base_decisions != decide(ruler.base_proba))
+    tied = np.sort(ruler.base_proba, axis=1)[:, -2:]
+    other &= tied[:, 1] - tied[:, 0] > 1e-6  # equal ones may fall either way
+    share = ruler.mean(other)
+    if share == 0:
+        return ""
+    return (
+        f"The base does not decide for its largest probability in {share:.1%} of the held-out rows (a threshold of its "
+        "own?); candidates do."
+    )
+
+
+def warn_of_few_rows(terms: Terms, budget: float | None, stacklevel: int) -> None:
+    """Where one changed row is above the budget, held-out rows cannot show whether it is kept."""
+    if budget is not None and terms.hard and terms.rows * budget < 1:
+        warnings.warn(
+            f"{WHO}: {terms.rows:.0f} held-out rows are few for max_churn={budget:g}: one changed "
+            "row is above the budget. Give more rows, or hold more of them out with held_out=.",
+            stacklevel=stacklevel + 1,
+        )

@@ -1,0 +1,202 @@
+"""What to try: strategies by name, the dial, the default; and the search for lambda among trained candidates."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lowchurn._checks import unknown_name
+from lowchurn.estimator._labels import WHO
+from lowchurn.estimator._measuring import Ruler, Terms, Trials
+from lowchurn.estimator._training import Bar, Capability
+from lowchurn.selection import LambdaSearch, aim_for_certificate, predicted_lambda
+from lowchurn.strategies import ALL, ColdStart, Distill, Interpolate, ServedMixture, Soup, Strategy, paper_grid, plan
+
+Family: TypeAlias = Callable[..., Strategy]
+MOST = 3  # trainings of a family, besides the plain retrain
+MEMBERS = 8  # of a soup
+POSITIONS = tuple(round(0.02 * k, 2) for k in range(51))  # of a dial, from the new model to the base
+SPECIAL = ("dial", "auto")
+DEFAULT = "distill"  # in the way that suits the learner
+
+
+@dataclass(frozen=True)
+class ToTry:
+    """Strategies as they are, and families of distillation in which lambda is searched for.
+
+    ``instead`` is the family to try where all trainings of another one failed.
+    """
+
+    fixed: tuple[Strategy, ...] = ()
+    families: tuple[Family, ...] = ()
+    instead: Family | None = None
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the search for lambda steers to: a budget (or none), and the certificate of it on so many rows."""
+
+    budget: float | None
+    confidence: float | None
+    certified_rows: int
+
+    def aim(self, terms: Terms) -> float:
+        assert self.budget is not None
+        return aim_below(self.budget, terms, self.confidence, self.certified_rows)
+
+
+def to_try(strategies: Any, search: str, can: Capability) -> ToTry:
+    """What the parameter ``strategies`` stands for with this learner and base."""
+    if strategies is None or (isinstance(strategies, str) and strategies == DEFAULT):
+        return _default(search, can)
+    if not (isinstance(strategies, str) and strategies in SPECIAL):
+        return resolve(strategies, search)
+    no_dial = can.cannot(ServedMixture(members=1))
+    if strategies == "auto":
+        default = _default("auto", can)
+        return ToTry(() if no_dial else _dial(can), default.families, default.instead)
+    if no_dial:
+        raise ValueError(
+            f"{WHO}: strategies='dial' cannot be used here: {no_dial} Give base= as a fitted model, or leave "
+            "strategies out."
+        )
+    return ToTry(_dial(can))
+
+
+def _default(search: str, can: Capability) -> ToTry:
+    """Distillation; from the base's weights where the learner can start there, cold otherwise."""
+    cold, warm = (functools.partial(Distill, start=start) for start in ("cold", "warm"))
+    possible = not can.cannot(warm())
+    if search == "grid":
+        return ToTry(tuple(paper_grid(Distill, start="warm" if possible else "cold")))
+    return ToTry(families=(warm if possible else cold,), instead=cold if possible else None)
+
+
+def _dial(can: Capability) -> tuple[Strategy, ...]:
+    """Every position of the dial: of weights where they can be averaged with the base's, else of probabilities.
+
+    Retrains of a convex or deterministic model are all the same, so that one member is enough there.
+    """
+    if can.cannot(Soup(MEMBERS)):
+        # The soup is tried as well, as a row of the frontier with the reason why it was skipped.
+        return (Soup(MEMBERS), *along(functools.partial(ServedMixture, members=1)))
+    return along(Interpolate if can.learner.one_is_enough else functools.partial(Soup, members=MEMBERS))
+
+
+def along(family: Family) -> tuple[Strategy, ...]:
+    """A family at every position of its dial."""
+    if _class_of(family) is ServedMixture:
+        return tuple(family(lam=round(1 - a, 2)) for a in POSITIONS)
+    return tuple(family(toward_base=a) for a in POSITIONS)
+
+
+def _class_of(family: Any) -> Any:
+    return family.func if isinstance(family, functools.partial) else family
+
+
+def resolve(strategies: Any, search: str) -> ToTry:
+    """What a list contains: strategies, classes of them, their names, or a ``functools.partial`` of a class.
+
+    A class stands for the paper's settings; with ``search="auto"``, ``Distill`` stands for a search, and a class with a
+    dial for all of it.
+    """
+    if isinstance(strategies, str | Strategy | functools.partial | type):
+        strategies = [strategies]
+    if not isinstance(strategies, Iterable):
+        raise ValueError(f"{WHO}: strategies must be a name, a strategy or a list of them, got {strategies!r}.")
+    known = {cls.name: cls for cls in ALL}
+    fixed: list[Strategy] = []
+    families: list[Family] = []
+    for item in strategies:
+        if isinstance(item, str):
+            if item not in known:
+                if item in SPECIAL:
+                    raise ValueError(f"{WHO}: strategies={item!r} stands alone, got it in a list with others.")
+                raise unknown_name(WHO, "strategy", item, [*known, *SPECIAL])
+            item = known[item]
+        if isinstance(item, Strategy):
+            fixed.append(item)
+            continue
+        cls = _class_of(item)
+        if not (isinstance(cls, type) and issubclass(cls, Strategy)):
+            raise ValueError(f"{WHO}: strategies must hold strategies, classes of them or names, got {item!r}.")
+        keywords = item.keywords if isinstance(item, functools.partial) else {}
+        whole = search == "auto" and not {"lam", "toward_base"} & set(keywords)
+        if cls is Distill and whole:
+            families.append(functools.partial(cls, **keywords))
+        elif cls.dial_parameter and whole:
+            fixed.extend(along(item))
+        else:
+            fixed.extend(paper_grid(cls, **keywords))
+    return ToTry(tuple(fixed), tuple(families))
+
+
+def try_all(wanted: ToTry, trials: Trials, goal: Goal, bar: Bar) -> None:
+    """Train and measure the plain retrain, then everything that is wanted."""
+    bar.expect(len(plan([ColdStart(), *wanted.fixed]).trainings) + MOST * len(wanted.families))
+    trials.run_plain()
+    trials.run(strategy for strategy in wanted.fixed if strategy != ColdStart())
+    for family in wanted.families:
+        if not search_lambda(family, trials, goal) and wanted.instead is not None:
+            search_lambda(wanted.instead, trials, goal)
+
+
+def search_lambda(family: Family, trials: Trials, goal: Goal) -> bool:
+    """Train a family of distillation at a few lambdas until the budget is met (see :class:`LambdaSearch`).
+
+    Returns False where every training failed, so that another family may take its place.
+    """
+    ruler, plain = trials.ruler, trials.plain.proba
+    assert ruler is not None
+    assert plain is not None
+    search = _lambda_search(ruler, plain, goal)
+    if search is None:
+        return True  # the plain retrain keeps the budget by itself
+    while (lam := search.ask()) is not None:
+        (tried,) = trials.run([family(lam=lam)])
+        if tried.proba is None:
+            search.tell(lam, math.nan)
+        else:
+            search.tell(lam, ruler.cost(tried.proba) if goal.budget is None else ruler.churn(tried.proba))
+    if search.told and all(math.isnan(value) for _, value in search.told):
+        return False
+    if goal.confidence is not None and search.told:
+        # The certificate is tested from the least churn upward: a safe first step is worth a training.
+        safe = round(0.5 * min(lam for lam, _ in search.told), 3)
+        if safe > 0:
+            trials.run([family(lam=safe)])
+    return True
+
+
+def _lambda_search(ruler: Ruler, plain: np.ndarray, goal: Goal) -> LambdaSearch | None:
+    """The search, with its first lambda from the plain retrain and the base; None where it is not needed."""
+    base = ruler.base_proba
+    if goal.budget is None:
+        needed = ruler.cost(plain)
+        grid = np.linspace(0.05, 0.95, 19)
+        first = next((lam for lam in grid if ruler.cost(lam * plain + (1 - lam) * base) <= needed), 0.95)
+        return LambdaSearch(round(float(first), 3), aim=needed, at_one=needed, most=MOST, seek="least")
+    aim = goal.aim(ruler.terms)
+    if ruler.churn(plain) <= aim:
+        return None
+    first = predicted_lambda(plain, base, keeps=lambda proba: ruler.churn(proba) <= aim)
+    return LambdaSearch(first, aim=aim, at_one=ruler.churn(plain), most=MOST)
+
+
+def aim_below(budget: float, terms: Terms, confidence: float | None = None, certified_rows: int = 0) -> float:
+    """Where to steer: half a standard error under the budget, so that new rows mostly keep it as well.
+
+    With a certificate in view, further down: to where it is got nine times in ten.
+    """
+    if not terms.hard:
+        return 0.9 * budget if confidence is None else 0.6 * budget
+    error = math.sqrt(budget * (1 - budget) / terms.rows)
+    aim = max(budget - 0.5 * error, 0.5 * budget)
+    if confidence is not None:
+        aim = min(aim, aim_for_certificate(budget, confidence, certified_rows) or 0.5 * budget)
+    return aim
