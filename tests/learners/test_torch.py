@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from lowchurn.estimator._to_train import find_estimator
 from sklearn.datasets import load_digits
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -14,6 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import lowchurn
 from lowchurn import LowChurnClassifier
 from lowchurn.estimator._archive import model_from_files, model_to_files
+from lowchurn.estimator._training import find_estimator
 from lowchurn.learners import Job, NetworkClassifier, TorchLearner, learner_for
 from lowchurn.strategies import Anchor, CoDistill, ColdStart, Distill, Mixup, ShrinkPerturb, WarmStart
 

@@ -14,6 +14,7 @@ from xgboost import XGBClassifier
 
 from lowchurn import LowChurnClassifier
 from lowchurn._model_files import labels_from_plain, labels_to_plain
+from lowchurn.estimator._production import Base
 from lowchurn.learners._skops import dump_skops, load_skops
 from lowchurn.learners._torch import NetworkClassifier
 from tests.model_files.files import LEARNERS, X, Y, outcome, packed, saved, unpacked, written
@@ -51,10 +52,11 @@ def test_an_early_stopped_base_is_saved_as_production_asks_it(kind, tmp_path):
     estimator, options = EARLY[kind]
     base = copy.deepcopy(estimator).fit(X[:120], Y[:120], eval_set=[(X[120:180], Y[120:180])], **options)
     model = LowChurnClassifier(LogisticRegression(C=1e-6), base=base, max_churn=1e-9, random_state=0).fit(X, Y)
-    assert model._served.base is not None
+    assert "base" in model.selection_.served
     again = outcome(written(model), tmp_path)
-    assert (again._served.base.decisions(X) == base.predict(X).ravel()).all()
-    np.testing.assert_allclose(again._served.base.proba(X), base.predict_proba(X), rtol=0, atol=1e-6)
+    (kept,) = (part for part in again._served.weights if isinstance(part, Base))
+    assert (kept.decisions(X) == base.predict(X).ravel()).all()
+    np.testing.assert_allclose(kept.proba(X), base.predict_proba(X), rtol=0, atol=1e-6)
     assert (again.predict_proba(X) == model.predict_proba(X)).all()
 
 
