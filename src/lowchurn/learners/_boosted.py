@@ -69,7 +69,7 @@ class BoostedModel(abc.ABC):
         How many threads predict, as ``n_jobs`` in scikit-learn; None for the library's default.
     """
 
-    library: ClassVar[str]  # the module to import
+    module: ClassVar[str]  # the one to import
     settings_kind: ClassVar[Any] = dict[str, Any]  # the type of a stage's settings in a file
 
     def __init__(
@@ -165,7 +165,7 @@ class BoostedModel(abc.ABC):
     @classmethod
     def booster_from(cls, data: bytes, who: str = "load", name: str = "a stage of the model") -> Booster:
         """Read what :meth:`booster_bytes` wrote; ValueError where it is something else."""
-        library = installed(who, cls.library, "boosting")
+        library = installed(who, cls.module, "boosting")
         with reading(who, name):
             cls.check(data)
             return cls.parse(library, data)

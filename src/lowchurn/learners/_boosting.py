@@ -121,7 +121,7 @@ class BoostingLearner(Learner):
 
     @classmethod
     def handles(cls, estimator: object) -> bool:
-        library = sys.modules.get(cls.model.library)
+        library = sys.modules.get(cls.model.module)
         return library is not None and isinstance(estimator, getattr(library, cls.classifier))
 
     @classmethod

@@ -58,7 +58,7 @@ TRIED: set[bytes] = set()  # checksums of what this process has tried, or writte
 class CatBoostModel(BoostedModel):
     """Models of CatBoost whose raw scores add up."""
 
-    library = "catboost"
+    module = "catboost"
 
     def ask(self, stage: Stage, X: Rows, raw: bool) -> np.ndarray:
         threads = -1 if self.thread_count is None else self.thread_count
@@ -76,7 +76,7 @@ class CatBoostModel(BoostedModel):
 
     @classmethod
     def from_files(cls, files: dict[str, bytes]) -> Self:
-        installed("load", cls.library, "boosting")
+        installed("load", cls.module, "boosting")
         stages = [data for name, data in files.items() if name.startswith("stage")]
         with reading("load", "a stage of the model"):
             for data in stages:
@@ -205,7 +205,7 @@ class CatBoostLearner(BoostingLearner):
 
     @classmethod
     def read_native(cls, who: str, path: Path, data: bytes) -> CatBoostClassifier:
-        catboost, name = installed(who, cls.model.library, "boosting"), repr(str(path))
+        catboost, name = installed(who, cls.model.module, "boosting"), repr(str(path))
         with reading(who, name):
             cls.model.check(data)
         try_reading(f"{who}: {name}", [data])

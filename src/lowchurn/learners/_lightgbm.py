@@ -45,7 +45,7 @@ LONGEST_STEP = 4.0
 class LightGBMModel(BoostedModel):
     """Boosters of LightGBM that add up."""
 
-    library = "lightgbm"
+    module = "lightgbm"
     check = staticmethod(check_lightgbm)
 
     def ask(self, stage: Stage, X: Rows, raw: bool) -> np.ndarray:

@@ -34,7 +34,7 @@ class Settings(TypedDict, total=False):
 class XGBoostModel(BoostedModel):
     """Boosters of XGBoost that add up, each with its :class:`Settings`."""
 
-    library = "xgboost"
+    module = "xgboost"
     settings_kind = Settings
     check = staticmethod(check_xgboost)
 
