@@ -11,4 +11,4 @@ from lowchurn.selection._combine import InfeasibleBudget, Mixture, combine, sele
 from lowchurn.selection._search import LambdaSearch as LambdaSearch
 from lowchurn.selection._search import predicted_lambda as predicted_lambda
 
-__all__ = ["Certificate", "InfeasibleBudget", "certify", "combine", "select_single"]
+__all__ = ["Certificate", "InfeasibleBudget", "certify", "combine", "rows_to_certify", "select_single"]

@@ -99,7 +99,25 @@ def churn_upper_bound(values: Values, confidence: float, bound: float = 1.0) -> 
 
 
 def rows_to_certify(max_churn: float, confidence: float, churn: float = 0.0) -> int | None:
-    """How many rows certify a budget on hard churn if the share ``churn`` of them changes; None if none would."""
+    """How many rows certify a budget on hard churn if the share ``churn`` of them changes; None if none would.
+
+    Parameters
+    ----------
+    max_churn : float
+        The budget.
+    confidence : float
+        Of the certificate.
+    churn : float
+        The share of changed decisions to expect.
+
+    Examples
+    --------
+    >>> from lowchurn.selection import rows_to_certify
+    >>> rows_to_certify(0.01, 0.95), rows_to_certify(0.02, 0.95, churn=0.01)
+    (299, 719)
+    >>> rows_to_certify(0.02, 0.95, churn=0.03) is None
+    True
+    """
     who = "rows_to_certify"
     max_churn = check_share(who, "max_churn", max_churn)
     confidence = check_share(who, "confidence", confidence)

@@ -51,4 +51,5 @@ __all__ = [
     "WarmStart",
     "paper_grid",
     "plan",
+    "strategy_from",
 ]
