@@ -86,11 +86,11 @@ class Setting:
 
     @property
     def accuracy_ends(self) -> tuple[float, float]:
-        """The base's accuracy plus the paired interval; twice the setting's own where there is none."""
+        """The base's accuracy plus the paired interval, within 0 and 1; twice the setting's own where there is none."""
         if not self.change.defined:
             return self.accuracy.value, self.accuracy.value
         base = self.accuracy.value - self.change.value
-        return base + self.change.low, base + self.change.high
+        return max(base + self.change.low, 0.0), min(base + self.change.high, 1.0)  # no accuracy lies beyond
 
 
 @dataclass(frozen=True)

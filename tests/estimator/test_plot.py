@@ -15,6 +15,7 @@ pytest.importorskip("vl_convert")
 from lowchurn import LowChurnClassifier
 from lowchurn._charts import Chart, series_styles
 from lowchurn._estimates import paired_difference
+from lowchurn._frontier_chart import read_tried
 from lowchurn._html import environment
 from lowchurn.audit import audit
 from lowchurn.estimator import Candidate, Frontier, Selection
@@ -76,6 +77,13 @@ def test_whiskers_and_bands_are_the_paired_change_against_the_base():
     assert "the change in accuracy against the base on the same rows" in chart.notes[-1]
     (band,) = marks(chart, "band")
     assert [high - low for _, low, high in band.points] == sorted(high - low for _, low, high in band.points)
+
+
+def test_no_band_lies_beyond_an_accuracy_of_one():
+    measured = {"accuracy": 0.99, "churn": 0.2, "fixed": 0.1, "broken": 0.0, "rows": 100}
+    (setting,) = read_tried([{"strategy": "cold", **measured}]).points
+    assert setting.change.high > 0.11  # the base is at 0.89
+    assert setting.accuracy_ends == (pytest.approx(0.89 + setting.change.low), 1.0)
 
 
 def test_what_is_unknown_is_not_drawn():
