@@ -17,15 +17,6 @@ from lowchurn._types import Values
 from lowchurn.metrics import decide
 from lowchurn.scoring import Score, get_score, row_dot
 
-__all__ = [
-    "anchor_minimizer",
-    "excess_risk_bound",
-    "generalization_bound",
-    "guaranteed_grid",
-    "lambda_upper_bound",
-    "optimal_mixture",
-]
-
 
 class OptimalMixture(NamedTuple):
     """``lam`` and ``proba = lam * p + (1 - lam) * g`` of Proposition 1."""

@@ -1,0 +1,224 @@
+"""The most accurate decisions under a budget of changed or broken ones: a margin on the evidence for a change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import linprog
+
+from lowchurn._checks import check_number, check_weights, to_numpy
+from lowchurn._types import Values
+from lowchurn.metrics import decide
+
+
+@dataclass(frozen=True)
+class Margin:
+    """Keep the base's decision unless another class is better by a margin.
+
+    With ``b`` the base's decision and ``p`` the class probabilities, the decision changes to the best other class
+    ``j`` where ::
+
+        values[j] * p_j - values[b] * p_b > margin + ratio * p_b
+
+    This is the most accurate rule under a budget of changed decisions (``margin``), of broken ones (``ratio``), or of
+    both; :func:`optimal_margin` finds the two numbers. Whatever ``p`` is, the decisions that change at a larger margin
+    are among those that change at a smaller one.
+
+    Parameters
+    ----------
+    margin : float
+        How much more likely another class has to be than the base's; from 1 on every decision is kept.
+    ratio : float
+        The same in units of the base's own probability.
+    values : tuple of float, optional
+        What a right decision for each class is worth, 1 by default. A decision threshold ``t`` for the second of two
+        classes is ``(t, 1 - t)``.
+
+    Notes
+    -----
+    With a matrix of costs, what a decision is worth is ``-(p @ costs.T)``: give this in place of ``p`` to
+    :meth:`gain` and :meth:`decisions`, with ``ratio=0``.
+
+    Examples
+    --------
+    >>> from lowchurn.theory import Margin
+    >>> p = [[0.4, 0.6], [0.1, 0.9], [0.7, 0.3]]
+    >>> Margin(0.3).decisions(p, [0, 0, 0])
+    array([0, 1, 0])
+    >>> Margin(0.3).proba(p, [0, 0, 0]).round(3)       # agrees with the decisions
+    array([[0.538, 0.462],
+           [0.308, 0.692],
+           [0.769, 0.231]])
+    >>> Margin(values=(0.2, 0.8)).decisions([[0.75, 0.25], [0.85, 0.15]], [0, 1])      # a threshold of 0.2
+    array([1, 0])
+    """
+
+    margin: float = 0.0
+    ratio: float = 0.0
+    values: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_number("Margin", "margin", self.margin, 0, math.inf)
+        check_number("Margin", "ratio", self.ratio, 0, math.inf)
+        for value in self.values or ():
+            check_number("Margin", "values", value, 0, math.inf, open_low=True, open_high=True)
+
+    def gain(self, p: Values, base: Values) -> np.ndarray:
+        """What the best other class is expected to gain over the base's decision, per row.
+
+        It is infinite where ``base`` is -1, a decision for a class that exists no more.
+        """
+        return _Rows(self, p, base).gain
+
+    def decisions(self, p: Values, base: Values) -> np.ndarray:
+        """The class that is decided, per row."""
+        rows = _Rows(self, p, base)
+        return np.where((rows.beyond_ratio > self.margin) | (rows.base < 0), rows.best_other, rows.base)
+
+    def proba(self, p: Values, base: Values) -> np.ndarray:
+        """Class probabilities that agree with the decisions: ``p`` with the margin added to the base's class.
+
+        For ``ratio=0`` this is Proposition 1 with the base's decision in place of its probabilities,
+        ``(1 - a) * p + a * e_b`` with ``a = margin / (1 + margin)``.
+        """
+        rows = _Rows(self, p, base)
+        moved = rows.p.copy()
+        kept = np.flatnonzero(rows.base >= 0)
+        if math.isinf(self.margin) or math.isinf(self.ratio):
+            moved[kept] = np.arange(moved.shape[1]) == rows.base[kept][:, None]
+        else:
+            at = kept, rows.base[kept]
+            moved[at] += (self.margin + self.ratio * rows.own[kept]) / rows.values[rows.base[kept]]
+        return np.asarray(moved / moved.sum(axis=1, keepdims=True))
+
+
+class _Rows:
+    """Rows as a :class:`Margin` sees them."""
+
+    def __init__(self, rule: Margin, p: Values, base: Values) -> None:
+        self.p = to_numpy(p).astype(float)
+        self.base = to_numpy(base).astype(np.int64)
+        if self.p.ndim != 2 or self.base.shape != self.p.shape[:1]:
+            raise ValueError(
+                f"Margin: p must have shape (n, m) and base shape (n,), got {self.p.shape} and {self.base.shape}."
+            )
+        n, m = self.p.shape
+        if rule.values is not None and len(rule.values) != m:
+            raise ValueError(f"Margin: values must hold one number per class, got {len(rule.values)} for {m} classes.")
+        if n and not -1 <= self.base.min() <= self.base.max() < m:
+            raise ValueError(f"Margin: base must hold class indices 0 to {m - 1}, or -1, got {self.base.max()}.")
+        self.values = np.ones(m) if rule.values is None else np.asarray(rule.values, dtype=float)
+        worth = self.p * self.values
+        rows, known = np.arange(n), self.base >= 0
+        own_worth = np.where(known, worth[rows, self.base], -math.inf)
+        worth[rows[known], self.base[known]] = -math.inf
+        self.best_other = np.asarray(decide(worth))
+        self.gain = worth[rows, self.best_other] - own_worth
+        self.own = np.where(known, self.p[rows, self.base], 0.0)
+        with np.errstate(invalid="ignore"):  # an infinite ratio of nothing
+            self.beyond_ratio = self.gain - np.where(self.own > 0, rule.ratio * self.own, 0.0)
+
+
+def optimal_margin(
+    p: Values,
+    base: Values,
+    max_changed: float | None = None,
+    max_broken: float | None = None,
+    *,
+    values: tuple[float, ...] | None = None,
+    sample_weight: Values | None = None,
+) -> Margin:
+    """The most accurate decisions under a budget: the least margin that keeps it.
+
+    Rows that tie at the margin keep the base's decision, where a randomised rule would change some of them.
+
+    Parameters
+    ----------
+    p : array of shape (n, m)
+        Class probabilities, or an estimate of them.
+    base : array of shape (n,)
+        The base's decisions as class indices; -1 for a class that exists no more, a decision which always changes.
+    max_changed : float, optional
+        Budget on the share of changed decisions. It needs no labels.
+    max_broken : float, optional
+        Budget on the share of decisions that were right and are wrong now, expected under ``p``: the mean of the
+        probability of the base's class over the rows that change.
+    values : tuple of float, optional
+        What a right decision for each class is worth.
+    sample_weight : array of shape (n,), optional
+        Weights of the rows.
+
+    Returns
+    -------
+    Margin
+        With ``margin`` for the first budget, ``ratio`` for the second, both where both bind. The margin is infinite
+        where no further change is allowed at all.
+
+    Examples
+    --------
+    >>> from lowchurn.theory import optimal_margin
+    >>> p = [[0.4, 0.6], [0.1, 0.9], [0.3, 0.7], [0.8, 0.2]]
+    >>> rule = optimal_margin(p, [0, 0, 0, 0], max_changed=0.5)
+    >>> round(rule.margin, 3), rule.decisions(p, [0, 0, 0, 0])
+    (0.2, array([0, 1, 1, 0]))
+    >>> rule = optimal_margin(p, [0, 0, 0, 0], max_broken=0.03)
+    >>> round(rule.ratio, 3), rule.decisions(p, [0, 0, 0, 0])
+    (1.333, array([0, 1, 0, 0]))
+    """
+    who = "optimal_margin"
+    plain = Margin(values=values)
+    rows = _Rows(plain, p, base)
+    n = len(rows.base)
+    weight = np.ones(n) if sample_weight is None else to_numpy(check_weights(who, "sample_weight", sample_weight, n))
+    weight = weight / max(float(weight.sum()), 1e-300)
+    budgets: dict[str, tuple[np.ndarray, float]] = {}
+    if max_changed is not None:
+        budgets["margin"] = weight, check_number(who, "max_changed", max_changed, 0, 1)
+    if max_broken is not None:
+        budgets["ratio"] = weight * rows.own, check_number(who, "max_broken", max_broken, 0, 1)
+    rule = plain
+    for name in budgets:
+        least = _least(rows, name, [budgets[name]])
+        rule = replace(plain, margin=least) if name == "margin" else replace(plain, ratio=least)
+        changed = rule.decisions(rows.p, rows.base) != rows.base
+        if all(float(cost[changed].sum()) <= budget * (1 + 1e-12) for cost, budget in budgets.values()):
+            return rule
+    if len(budgets) < 2:
+        return rule
+    priced = replace(plain, ratio=_price_of_broken(rows.gain, *budgets.values()))
+    return replace(priced, margin=_least(_Rows(priced, rows.p, rows.base), "margin", [*budgets.values()]))
+
+
+def _least(rows: _Rows, name: str, budgets: list[tuple[np.ndarray, float]]) -> float:
+    """The least margin or ratio that keeps budgets."""
+    if name == "margin":
+        return _first_left_out(rows.beyond_ratio, budgets)
+    with np.errstate(divide="ignore"):
+        ratio = _first_left_out(np.where(rows.gain > 0, rows.gain / rows.own, 0.0), budgets)
+    return math.nextafter(ratio, math.inf) if ratio > 0 else 0.0  # or rounding lets the row change that sets it
+
+
+def _first_left_out(score: np.ndarray, budgets: list[tuple[np.ndarray, float]]) -> float:
+    """The largest score of a row that cannot change: rows change from the highest score on while budgets last."""
+    order = np.argsort(-score, kind="stable")
+    ranked = score[order]
+    within = np.ones(len(score), dtype=bool)
+    for cost, budget in budgets:
+        within &= np.cumsum(cost[order]) <= budget * (1 + 1e-12)
+    within &= ranked > 0
+    if within.all():
+        return 0.0
+    # A row whose score ties with the first one left out is left out as well, because it does not exceed it.
+    return max(float(ranked[np.argmin(within)]), 0.0)
+
+
+def _price_of_broken(gain: np.ndarray, changed: tuple[np.ndarray, float], broken: tuple[np.ndarray, float]) -> float:
+    """What a broken decision costs where both budgets bind: the multiplier of the second in the linear program."""
+    free = np.isfinite(gain) & (gain > 0)
+    spent = [float(cost[~np.isfinite(gain)].sum()) for cost, _ in (changed, broken)]
+    costs = np.stack([changed[0][free], broken[0][free]])
+    left = [max(budget - used, 0.0) for (_, budget), used in zip((changed, broken), spent, strict=True)]
+    found = linprog(-gain[free] * changed[0][free], A_ub=costs, b_ub=left, bounds=(0, 1), method="highs")
+    return max(-float(found.ineqlin.marginals[1]), 0.0)
