@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -103,17 +103,8 @@ class Protocol:
     @property
     def key(self) -> dict[str, Any]:
         """The columns of the store that this fills."""
-        return {
-            "network": self.network,
-            "initial": self.initial,
-            "validation": self.validation,
-            "batch": self.batch,
-            "scale": self.scale,
-            "patience": self.patience,
-            "loss": self.loss,
-            "epochs_limit": self.epochs,
-            "run_seed": self.seed,
-        }
+        columns = {"epochs": "epochs_limit", "seed": "run_seed"}
+        return {columns.get(name, name): value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
