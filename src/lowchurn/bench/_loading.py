@@ -17,7 +17,7 @@ import numpy as np
 
 from lowchurn._checks import unknown_name
 from lowchurn._files import check_outputs, write_file
-from lowchurn._terminal import printable
+from lowchurn._terminal import one_line, printable
 from lowchurn.bench._datasets import BY_NAME, DATASETS, Spec, names_of
 from lowchurn.bench._npz import array_names, read_arrays
 
@@ -251,8 +251,7 @@ def read_parquet(path: Path, wanted: Sequence[str] = ()) -> Any:
     try:
         table = pq.ParquetFile(path).read()
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(f"data: {path} cannot be read as Parquet ({reason}). Fetch it again.") from error
+        raise ValueError(f"data: {path} cannot be read as Parquet ({one_line(error)}). Fetch it again.") from error
     names = table.column_names
     for name in wanted:
         if name not in names:

@@ -9,7 +9,6 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -116,7 +115,8 @@ def ratio_table(table: Table, reference: str = REFERENCE) -> Table:
     """
     if reference == BEST:
         paper = [k for k, name in enumerate(table.columns) if name in METHODS]
-        references = [_best([cells[k].value for k in paper]) for _, cells in table.rows]
+        tried = [[v for k in paper if (v := cells[k].value) is not None] for _, cells in table.rows]
+        references = [min((v for v in some if v == v), default=math.nan) if some else None for some in tried]
     else:
         references = [cells[table.columns.index(reference)].value for _, cells in table.rows]
     lines, zeros = [], 0
@@ -145,12 +145,6 @@ def ratio_table(table: Table, reference: str = REFERENCE) -> Table:
     labels = ("method", "rows compared", "lower in", "only this defined", f"only {short} defined", "neither defined")
     columns = ("geometric mean", "median")
     return Table(f"{table.name}-{ending}", f"Ratio to {whose}: {table.caption}", labels, columns, lines, notes=notes)
-
-
-def _best(values: list[float | None]) -> float | None:
-    """The least of what is defined; N/A where nothing is, nothing where nothing was run."""
-    there = [value for value in values if value is not None]
-    return min((v for v in there if not math.isnan(v)), default=math.nan) if there else None
 
 
 def chosen_setting(settings: Settings, column: str) -> Setting | None:
@@ -297,12 +291,10 @@ def dial_tables(rows: list[Row]) -> Iterator[tuple[Variant, Table]]:
             yield from ((variant, one) for one in (*noise, proportion_table(found, variant, network)) if one.rows)
 
 
-def along_the_dial(
-    rows: Iterable[Row] | Averages, variant: Variant, network: str | None = None
-) -> list[dict[str, Any]]:
+def along_the_dial(rows: Iterable[Row] | Averages, variant: Variant, network: str | None = None) -> list[Row]:
     """Accuracy and churn in percent of the soup along its dial, of distillation's settings and of the cold start."""
     positions = {"cold": "", "soup": "toward_base", "distill": "lam"}
-    points: list[dict[str, Any]] = []
+    points: list[Row] = []
     for place, settings in sorted(dial_averages(rows, variant, network).items()):
         if not any(setting.strategy == "soup" for setting in settings):
             continue

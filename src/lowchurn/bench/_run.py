@@ -11,7 +11,6 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lowchurn import __version__
 from lowchurn._checks import check_choice
@@ -248,7 +247,7 @@ def code_version() -> str:
     return f"{__version__}+{commit}" if commit else __version__
 
 
-def summary(store: Store) -> list[dict[str, Any]]:
+def summary(store: Store) -> list[Row]:
     """For each data set, network and protocol: settings, trials, finished and failed rows."""
     groups: dict[tuple, list[Row]] = {}
     names = ("dataset", "network", "sizes", "scale", "patience", "loss", "epochs_limit", "run_seed", "start")

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lowchurn._display import setting_words
-from lowchurn._reading import one_line, read_json
-from lowchurn._terminal import printable
+from lowchurn._reading import read_json
+from lowchurn._terminal import one_line, printable
 from lowchurn.strategies import Parameter
 
 Row = dict[str, Any]
@@ -301,7 +301,7 @@ def _from_parquet(content: bytes) -> Iterator[Columns]:
                 raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
             yield {name: batch.column(name).to_pylist() for name in names}
     except (pa.ArrowException, OSError, OverflowError) as error:
-        raise ValueError(f"it cannot be read as Parquet ({' '.join(str(error).split())})") from None
+        raise ValueError(f"it cannot be read as Parquet ({one_line(error)})") from None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowchurn._files import scratch_folder, write_file
+from lowchurn._terminal import one_line
 from lowchurn.bench._segments import (
     FINISHED,
     MEASURED,
@@ -257,5 +258,6 @@ def _unpack_segments(source: Path, folder: Path) -> None:
                 assert content is not None  # it is a regular file
                 (folder / "segments" / found[2]).write_bytes(content.read())
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"bench import: {source} is neither a folder nor a whole tar file ({reason}).") from None
+        raise ValueError(
+            f"bench import: {source} is neither a folder nor a whole tar file ({one_line(error)})."
+        ) from None

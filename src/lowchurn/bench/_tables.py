@@ -311,7 +311,7 @@ def _labels(place: tuple) -> tuple[str, ...]:
     return place[0], place[1], "/".join(map(str, place[2:]))
 
 
-def _places(found: dict[tuple, Any], table: PaperTable | None) -> list[tuple]:
+def _places(found: Averages, table: PaperTable | None) -> list[tuple]:
     if table is None:
         return sorted(found, key=place_order)
     validation = 1000 if table.initial >= 10000 else 100

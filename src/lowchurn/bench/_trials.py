@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COPIES = 12  # of a model's weights that training takes at most: state, start, moments and what is moved about
 BLEND_BYTES = 2**32  # that averages of weights or probabilities may take at a time
+T = TypeVar("T")
 NO_TEACHER = "no teacher finished"
 
 
@@ -258,7 +259,7 @@ class _Retrains:
 
     def means(
         self, members: dict[int, _Members], rows: list[np.ndarray] | None = None
-    ) -> Iterator[tuple[list[int], torch.Tensor]]:
+    ) -> Iterator[tuple[Sequence[int], torch.Tensor]]:
         """Mean probabilities (T, n, m) of the finished members: of each trial's own rows, or of the test rows."""
         import torch
 
@@ -356,7 +357,7 @@ class _Measured:
                     mixed = (1 - share) * means[index] + share * base[index]
                     yield from self._rows(own, decide(mixed).to(self.bases.before.dtype), [FINISHED] * len(own))
 
-    def _rows(self, made: list[_Made], after: torch.Tensor, status: Sequence[str]) -> Iterator[Row]:
+    def _rows(self, made: Sequence[_Made], after: torch.Tensor, status: Sequence[str]) -> Iterator[Row]:
         """Rows with what was measured of these models' decisions (K, test rows)."""
         if not made:
             return
@@ -396,7 +397,7 @@ def _by_stack(made: list[_Made]) -> list[list[_Made]]:
     return list(stacks.values())
 
 
-def slices(items: Sequence[Any], most: float) -> Iterator[Any]:
+def slices(items: Sequence[T], most: float) -> Iterator[Sequence[T]]:
     """Slices of at most so many items, at least one."""
     size = max(1, int(most))
     for first in range(0, len(items), size):
