@@ -61,10 +61,7 @@ def _panels(
     guide: Callable[[list[Point]], list[Mark]] = lambda here: [],
     **across: Any,
 ) -> list[Panel]:
-    """A panel per ``where``: a line per series through its points, each drawn unless ``dotted`` is False.
-
-    ``x`` and ``y`` are the fields and the names of the axes; lines follow ``order``, by default that of the points.
-    """
+    """A panel per ``where``, a line per series along ``order``; ``x`` and ``y`` are fields and the names of axes."""
     panels = []
     for where in dict.fromkeys(point["where"] for point in points):
         here = [point for point in points if point["where"] == where]
@@ -130,10 +127,7 @@ def cost_figure(rows: Iterable[Row] | Averages, variant: Variant) -> Chart:
 
 
 def paper_figure(beside: Table, variant: Variant) -> Chart | None:
-    """Our churn at cold accuracy against the paper's, a point for each data set and method; None without numbers.
-
-    ``beside`` is a table of :func:`beside_the_paper`.
-    """
+    """Our churn against the paper's, a point per data set and method of :func:`beside_the_paper`; None without any."""
     marks = []
     for labels, cells in beside.rows:
         for k, method in enumerate(beside.columns[::2]):
@@ -154,10 +148,7 @@ def paper_figure(beside: Table, variant: Variant) -> Chart | None:
 
 
 def ablation_figure(table: Table, variant: Variant) -> Chart | None:
-    """Churn at cold accuracy from distillation to the anchor method; None without numbers.
-
-    ``table`` is that of :func:`ablation_table`. The line has a gap where a number is N/A or missing.
-    """
+    """The numbers of :func:`ablation_table` as lines with a gap where one is N/A or missing; None without numbers."""
     title = f"From distillation to the anchor method; {variant_name(variant)}"
     points: list[Point] = [
         {"where": title, "place": ", ".join(labels), "share": float(share), "churn": _number(cell.value)}
@@ -186,11 +177,7 @@ DIAL_SERIES: Styles = {
 
 
 def dial_figure(rows: Iterable[Row], variant: Variant, network: str | None = None) -> Chart | None:
-    """Accuracy against churn along a soup's dial, beside distillation's settings and the cold start; None without them.
-
-    A panel per data set. The dashed line is the cold start's accuracy: what lies above it is as accurate, and the
-    further left, the fewer decisions change.
-    """
+    """Accuracy against churn along a soup's dial, beside distillation and the cold start; None without a soup."""
     points = along_the_dial(rows, variant, network)
     if not points:
         return None
@@ -223,10 +210,7 @@ MARKED = (0.1, 0.2, 0.3, 0.5, 1, 2, 3, 5, 10, 20, 30, 50)
 
 
 def compared_points(tables: Iterable[tuple[Variant, Table]]) -> list[Point]:
-    """Churn at cold accuracy in percent of a plain retrain, distillation and the soup, for each data set.
-
-    ``tables`` are those of :func:`dial_table`, each with its variant.
-    """
+    """Churn at cold accuracy in percent of three methods per data set, from tables of :func:`dial_table`."""
     points = []
     for variant, table in tables:
         if not set(COMPARED) <= set(table.columns):
@@ -241,17 +225,14 @@ def compared_points(tables: Iterable[tuple[Variant, Table]]) -> list[Point]:
 
 
 def compared_figure(tables: Iterable[tuple[Variant, Table]], network: str) -> Chart | None:
-    """What an update changes under three methods at the same accuracy, a line per data set; None without a soup.
-
-    The scale is logarithmic. What has no setting as accurate as a plain retrain stands hollow at the right edge, where
-    nobody takes it for a low churn; a churn of zero stands at the left one.
-    """
+    """What an update changes under three methods at the same accuracy, a line per data set; None without a soup."""
     points = compared_points(tables)
     if not points:
         return None
     above = [point["churn"] for point in points if point["churn"]]
     low, high = min(above, default=1.0) / 1.3, max(above, default=1.0) * 1.2
     styles = dict(COMPARED.values())
+    # N/A stands hollow at the right edge, where nobody takes it for a low churn; a churn of zero at the left one.
     edge = {name: high * 1.3**k for k, name in enumerate(styles)}
     hollow = any(point["churn"] is None for point in points)
     order = sorted({point["dataset"] for point in points}, key=lambda name: place_order((name, network)))

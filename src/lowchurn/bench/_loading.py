@@ -311,10 +311,7 @@ def _tabular(spec: Spec, path: Path) -> Data:
 
 
 def encode(values: list[Any]) -> np.ndarray:
-    """A column as numbers: categories become their rank, a missing one the next number.
-
-    Categories that are numbers in disguise are these numbers.
-    """
+    """A column as numbers: numbers in disguise are these, other categories their rank, a missing one the next."""
     present = {value for value in values if value is not None}
     if not any(isinstance(value, str) for value in present):
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

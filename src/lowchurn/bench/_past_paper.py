@@ -155,11 +155,8 @@ def chosen_setting(settings: Settings, column: str) -> Setting | None:
 
 
 def paired_table(found: Averages, trials: TrialRows, variant: Variant, network: str, method: str = "soup") -> Table:
-    """A method's churn at cold accuracy less distillation's, with the standard error over the trials' differences.
-
-    The settings are those of :func:`dial_table`. The error does not contain that they were chosen on these trials: see
-    :func:`resampled_table`.
-    """
+    """A method's churn at cold accuracy less distillation's, with the standard error over the trials' differences."""
+    # The error does not contain that the settings were chosen on these trials: see resampled_table.
     lines = []
     for place in sorted(trials, key=place_order):
         settings = found[place]
@@ -185,11 +182,7 @@ def paired_table(found: Averages, trials: TrialRows, variant: Variant, network: 
 
 
 def resampled_table(trials: TrialRows, variant: Variant, network: str, method: str = "soup") -> Table:
-    """What the whole comparison, the choice of settings with it, gives when the trials are drawn again.
-
-    Trials are drawn with replacement, for all settings the same, and the metric is computed anew. A method is better
-    where it is defined and churns less, or the other one is not defined.
-    """
+    """How often each method is better, the choice of settings made anew, when trials are drawn with replacement."""
     lines = []
     for place in sorted(trials, key=place_order):
         settings = trials[place]
@@ -207,6 +200,7 @@ def resampled_table(trials: TrialRows, variant: Variant, network: str, method: s
             np.min([np.where(accuracy[s] >= cold, churn[s], np.inf) for s in settings if column_of(s) == name], axis=0)
             for name in (REFERENCE, method)
         )
+        # Better: defined with less churn, or defined where the other one is not.
         values = (own < theirs, theirs < own, np.isinf(own), np.isinf(theirs))
         lines.append(((place[0],), [Cell(100 * float(value.mean())) for value in values]))
     return Table(
@@ -230,10 +224,7 @@ def trial_rows(rows: Iterable[Row], variant: Variant, network: str) -> TrialRows
 
 
 def proportion_table(found: Averages, variant: Variant, network: str, method: str = "soup") -> Table:
-    """Churn in percent along a dial, and how far it is from falling in proportion to ``1 - toward_base``.
-
-    The deviation is the greatest ``|churn(a) / churn(0) - (1 - a)|``.
-    """
+    """Churn in percent along a dial, and how far it is from falling in proportion to ``1 - toward_base``."""
     curves = {}
     for place, settings in found.items():
         curve = {
