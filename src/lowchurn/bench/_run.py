@@ -109,7 +109,7 @@ def run(
     places = _loaded(list(dict.fromkeys(datasets)), list(dict.fromkeys(protocols)), data)
     at_once = room.check(_still_missing(store, places, settings, trials, retry_failed))
     with store.writing():
-        store.check_same_data({one.name: one.fingerprint for one, _ in places})
+        store.check_same_data((one.name, one.fingerprint) for one, _ in places)
         counts = {"there": 0, "new": 0, "failed": 0}
         blocks: list[Block] = []
         for one, protocol, missing in _still_missing(store, places, settings, trials, retry_failed):

@@ -68,7 +68,7 @@ class Store:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.segments = self.folder / "segments"
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._found: dict[tuple, Row] = {}
         self._read: set[str] = set()  # files whose rows are in _found
         self._marks: dict[str, str] = {}  # fingerprints of the data sets in _found
@@ -150,19 +150,16 @@ class Store:
                 old = there.get(key)
                 if old is None or (old["status"] != FINISHED and old != row):
                     new[key] = row
-            self._check_same_data((row["dataset"], row["data"]) for row in new.values())
+            self.check_same_data((row["dataset"], row["data"]) for row in new.values())
             if new:
                 self._write(new)
             return len(new)
 
-    def check_same_data(self, marks: dict[str, str]) -> None:
+    def check_same_data(self, marks: Iterable[tuple[str, str]]) -> None:
         """Refuse data sets, by name and fingerprint, of which this store contains rows made from another version."""
         with self._lock:
             self._by_key()
-            self._check_same_data(marks.items())
-
-    def _check_same_data(self, marks: Iterable[tuple[str, str]]) -> None:
-        known = dict(self._marks)
+            known = dict(self._marks)
         for name, mark in marks:
             if known.setdefault(name, mark) != mark:
                 raise ValueError(
