@@ -92,7 +92,8 @@ def check_outputs(
         if not is_stream(path):
             _check_place(who, name, path)
             for other, source in (inputs or {}).items():
-                if source is not None and (_identity(path) == _identity(source) or _is_inside(path, source)):
+                inside = source is not None and os.path.isdir(source) and real_place(source) in real_place(path).parents
+                if source is not None and (inside or _identity(path) == _identity(source)):
                     raise ValueError(f"{who}: {name} must not overwrite {other}, got {os.fspath(path)!r}.")
         elif os.path.realpath(path) == os.path.realpath(os.devnull):
             continue
@@ -243,10 +244,6 @@ def _identity(path: PathLike) -> tuple[object, ...]:
             found = os.stat(place)
             return found.st_dev, found.st_ino
     return (os.path.realpath(path),)
-
-
-def _is_inside(path: PathLike, folder: PathLike) -> bool:
-    return os.path.isdir(folder) and real_place(folder) in real_place(path).parents
 
 
 @contextlib.contextmanager

@@ -175,11 +175,8 @@ def labels_from_plain(what: str, labels: Sequence[Label], dtype: str) -> np.ndar
             made = np.asarray(labels, dtype=np.int64).view("M8" + dtype[3:]).astype(kind)
         else:
             made = np.asarray(labels, dtype=kind)
-        if len(labels) < 2 or len(set(made.tolist())) < len(labels) or made.tolist() != _shown(labels, made):
+        # Strings that do not fit the dtype would be cut off in silence.
+        same = kind.kind == "M" or made.tolist() == list(labels)
+        if len(labels) < 2 or len(set(made.tolist())) < len(labels) or not same:
             raise Refused(f"load: the classes of {what} must be at least two different ones, got {labels[:5]}.")
     return made
-
-
-def _shown(labels: Sequence[Label], made: np.ndarray) -> list[Label]:
-    """The labels as the array must hold them; strings that do not fit its dtype would be cut off in silence."""
-    return made.tolist() if made.dtype.kind == "M" else list(labels)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,27 +26,26 @@ def read_json(who: str, name: str, data: bytes | str, kind: type[T]) -> T:
 
     ``who`` and ``name`` ("the frontier 'tried.json'") begin the error message.
     """
-    try:
-        found = json.loads(data)  # of bytes it finds the encoding itself
-    except RecursionError:
-        raise ValueError(f"{who}: {name} is nested too deeply.") from None
-    except ValueError as error:
-        raise ValueError(f"{who}: {name} is not valid JSON ({one_line(error)}).") from None
-    return check_structure(who, name, found, kind)
+    return _parsed(who, name, "JSON", lambda: json.loads(data), kind)  # of bytes it finds the encoding itself
 
 
 def read_toml(who: str, path: str | os.PathLike[str], kind: type[T]) -> T:
     """Read a TOML file and check it against a type."""
     shown = repr(os.fspath(path))
     try:
-        found = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        return _parsed(who, shown, "TOML", lambda: tomllib.loads(Path(path).read_text(encoding="utf-8-sig")), kind)
     except OSError as error:
         raise ValueError(f"{who}: cannot read {shown}: {error.strerror}.") from None
+
+
+def _parsed(who: str, name: str, form: str, parse: Callable[[], object], kind: type[T]) -> T:
+    try:
+        found = parse()
     except RecursionError:
-        raise ValueError(f"{who}: {shown} is nested too deeply.") from None
+        raise ValueError(f"{who}: {name} is nested too deeply.") from None
     except ValueError as error:
-        raise ValueError(f"{who}: {shown} is not valid TOML ({one_line(error)}).") from None
-    return check_structure(who, shown, found, kind)
+        raise ValueError(f"{who}: {name} is not valid {form} ({one_line(error)}).") from None
+    return check_structure(who, name, found, kind)
 
 
 def check_structure(who: str, name: str, found: object, kind: type[T]) -> T:

@@ -178,23 +178,10 @@ def churn_at_cold_accuracy(results: Rows, method: str, cold: str = "cold") -> fl
     nan
     """
     who = "churn_at_cold_accuracy"
-    averages = _averages_by_setting(who, results)
-    for name in (cold, method):
-        if name not in averages:
-            raise unknown_name(who, "method", name, averages)
-    if len(averages[cold]) != 1:
-        raise ValueError(
-            f"{who}: the cold start {cold!r} must have one setting, got {sorted(map(str, averages[cold]))}."
-        )
-    (needed, _churn) = next(iter(averages[cold].values()))
-    # Averages that are equal on paper may differ in the last bits: a tie counts as accurate enough.
-    return min((c for a, c in averages[method].values() if a >= needed - 1e-12), default=math.nan)
-
-
-def _averages_by_setting(who: str, results: Rows) -> dict[str, dict[Any, tuple[float, float]]]:
-    columns = _columns(who, results, ("method", "setting", "accuracy", "churn"))
-    runs: dict[str, dict[Any, list[tuple[float, float]]]] = {}
-    for name, setting, acc, chn in zip(*columns, strict=True):
+    runs: dict[str, dict[Hashable, list[tuple[float, float]]]] = {}
+    for name, setting, acc, chn in zip(
+        *_columns(who, results, ("method", "setting", "accuracy", "churn")), strict=True
+    ):
         acc, chn = float(acc), float(chn)
         if not (math.isfinite(acc) and math.isfinite(chn)):
             raise ValueError(
@@ -202,10 +189,20 @@ def _averages_by_setting(who: str, results: Rows) -> dict[str, dict[Any, tuple[f
                 "Leave failed runs out, and report how many there were."
             )
         runs.setdefault(name, {}).setdefault(setting, []).append((acc, chn))
-    return {
-        name: {setting: tuple(np.mean(values, axis=0).tolist()) for setting, values in settings.items()}
+    averages = {
+        name: {setting: np.mean(values, axis=0).tolist() for setting, values in settings.items()}
         for name, settings in runs.items()
     }
+    for name in (cold, method):
+        if name not in averages:
+            raise unknown_name(who, "method", name, averages)
+    if len(averages[cold]) != 1:
+        raise ValueError(
+            f"{who}: the cold start {cold!r} must have one setting, got {sorted(map(str, averages[cold]))}."
+        )
+    needed, _ = next(iter(averages[cold].values()))
+    # Averages that are equal on paper may differ in the last bits: a tie counts as accurate enough.
+    return min((c for a, c in averages[method].values() if a >= needed - 1e-12), default=math.nan)
 
 
 def _columns(who: str, table: Rows, names: tuple[str, ...]) -> list[list[Any]]:

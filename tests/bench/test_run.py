@@ -116,7 +116,7 @@ def test_settings_that_share_trainings_are_counted_once(tmp_path):
     (line,) = lines
     assert line.endswith("2 trials, 18 models, 42 rows")
     assert {row["block_models"] for row in Store(tmp_path).rows()} == {18}
-    (whole,) = run_module._cut(data, TINY, {0: dial_settings()}, 1)
+    whole = Block(data, TINY, {0: dial_settings()})
     assert whole.cost == 85 * count_weights("fcn-4", data)
 
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 from array_api_compat import array_namespace
 
 from lowchurn._checks import Array
-from lowchurn.strategies import TENTHS, ColdStart, Start, Strategy, decide, paper_grid
+from lowchurn.metrics import decide
+from lowchurn.strategies import TENTHS, ColdStart, Start, Strategy, paper_grid
 from lowchurn.strategies._strategy import Grid, Started
 
 SHARES = (0.0, *TENTHS, 1.0)
@@ -18,26 +19,8 @@ SHARES = (0.0, *TENTHS, 1.0)
 class AnchorToDistill(Started):
     """Distillation, but with the true label for a share of the rows that the base gets wrong.
 
-    Those come first whose true class the base finds least likely. A share of 0 is distillation, a share of 1 is the
-    anchor method with ``alpha = 1 - lam`` and ``eta = 1``.
-
-    Parameters
-    ----------
-    lam : float
-        Weight of the true label on the other rows.
-    share : float
-        Share of the wrong rows that get the true label.
-    start : {"cold", "warm"}
-        Where the weights start.
-
-    Examples
-    --------
-    >>> from lowchurn.bench._ablation import AnchorToDistill
-    >>> labels, base = [[1, 0], [1, 0], [1, 0]], [[0.8, 0.2], [0.4, 0.6], [0.1, 0.9]]
-    >>> AnchorToDistill(lam=0.5, share=0.5).targets(labels, base)
-    array([[0.9, 0.1],
-           [0.7, 0.3],
-           [1. , 0. ]])
+    Those come first whose true class the base finds least likely. A share of 0 is distillation with the weight ``lam``
+    of the true label, a share of 1 is the anchor method with ``alpha = 1 - lam`` and ``eta = 1``.
     """
 
     lam: float = 0.5
@@ -53,8 +36,7 @@ class AnchorToDistill(Started):
 
     def _targets(self, onehot: Array, base_proba: Array) -> Array:
         xp = array_namespace(onehot, base_proba)
-        truth = xp.argmax(onehot, axis=1)
-        wrong = decide(base_proba) != truth
+        wrong = decide(base_proba) != decide(onehot)
         belief = xp.sum(onehot * base_proba, axis=1)
         order = xp.argsort(xp.where(wrong, belief, belief + 2), stable=True)  # wrong rows first, the worst first
         rank = xp.argsort(order, stable=True)

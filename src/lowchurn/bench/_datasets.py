@@ -9,7 +9,7 @@ A folder of data has this layout, and ``lowchurn data fetch`` writes it:
 - ``text/NAME.parquet``: ``text``, ``label`` and ``split``;
 - ``checksums.json``: the SHA-256 of each fetched file.
 
-A file that the list below does not know works, too, by its name.
+A file that is not in the list below works, too, by its name.
 """
 
 from __future__ import annotations

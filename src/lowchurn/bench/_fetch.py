@@ -58,7 +58,8 @@ def fetch(name: str, folder: str | Path, *, again: bool = False) -> Path | None:
     with scratch_folder(path.parent) as scratch:
         get(spec, what, scratch / path.name)
         os.replace(scratch / path.name, real_place(path))
-    _note(folder, path)
+    noted = _checksums(folder) | {str(path.relative_to(folder)): checksum(path)}
+    write_file(folder / CHECKSUMS, json.dumps(noted, indent=1, sort_keys=True) + "\n")
     return path
 
 
@@ -77,27 +78,19 @@ def checksum(path: Path) -> str:
 
 def _checksums(folder: Path) -> dict[str, str]:
     path = folder / CHECKSUMS
-    if not path.exists():
-        return {}
-    return read_json("data", str(path), path.read_bytes(), dict[str, str])
-
-
-def _note(folder: Path, path: Path) -> None:
-    noted = _checksums(folder) | {str(path.relative_to(folder)): checksum(path)}
-    write_file(folder / CHECKSUMS, json.dumps(noted, indent=1, sort_keys=True) + "\n")
+    return read_json("data", str(path), path.read_bytes(), dict[str, str]) if path.exists() else {}
 
 
 def _openml(spec: Spec, number: str, path: Path) -> None:
     from sklearn.datasets import fetch_openml
 
     found = fetch_openml(data_id=int(number), as_frame=True, parser="auto")
-    names, columns = list(found.data.columns), []
-    for name in names:
+    columns = {}
+    for name in found.data.columns:
         column = found.data[name]
-        categorical = str(column.dtype) in ("category", "object", "string", "str", "bool")
-        values = column.tolist()
-        columns.append([None if v != v or v is None else str(v) if categorical else float(v) for v in values])
-    _write_parquet(path, dict(zip(names, columns, strict=True)) | {"target": [str(v) for v in found.target.tolist()]})
+        kind = str if str(column.dtype) in ("category", "object", "string", "str", "bool") else float
+        columns[name] = [None if value is None or value != value else kind(value) for value in column.tolist()]
+    _write_parquet(path, columns | {"target": [str(v) for v in found.target.tolist()]})
 
 
 def _openml_images(spec: Spec, what: str, path: Path) -> None:
@@ -174,12 +167,9 @@ def _hugging_face(spec: Spec, what: str, path: Path) -> None:
         if part not in parts:
             raise ValueError(f"data fetch: {repository} has no part {part!r}, only {sorted(parts)}.")
     if spec.kind == "text":
-        texts = {
-            column: [value for part in ("train", "test") for value in parts[part][column]]
-            for column in ("text", "label")
-        }
-        split = [part for part in ("train", "test") for _ in range(len(parts[part]))]
-        _write_parquet(path, texts | {"split": split})
+        columns = {name: [*parts["train"][name], *parts["test"][name]] for name in ("text", "label")}
+        split = ["train"] * len(parts["train"]) + ["test"] * len(parts["test"])
+        _write_parquet(path, columns | {"split": split})
         return
     arrays: dict[str, np.ndarray] = {}
     for part in ("train", "test"):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from lowchurn._charts import SPARE, Axis, Chart, Key, Mark, Panel, Size, root_ticks, series_styles
 from lowchurn.bench._past_paper import along_the_dial
-from lowchurn.bench._segments import Row
-from lowchurn.bench._tables import METHODS, Averages, Table, averaged, place_order, variant_name
+from lowchurn.bench._segments import Row, Setting
+from lowchurn.bench._tables import METHODS, Averages, Table, Variant, averaged, place_order, variant_name
 from lowchurn.metrics import cost_curve, pareto_front
 
 STYLES = series_styles(METHODS)
@@ -30,13 +30,18 @@ def by_network(rows: Averages) -> dict[str, Averages]:
     return parts
 
 
-def _titles(found: Averages) -> dict[tuple, str]:
-    """A panel's title for each place, in order: of what differs among them."""
-    alike = len({place[1:] for place in found}) == 1
-    return {p: p[0] if alike else f"{p[0]}, {p[1]}, {p[2]}" for p in sorted(found, key=place_order)}
+def _costs(found: Averages) -> Iterator[tuple[Point, list[Setting], np.ndarray]]:
+    """Each panel and method with its finished settings and their errors and churns, (settings, 2)."""
+    alike = len({place[1:] for place in found}) == 1  # a title contains what differs among panels
+    for place in sorted(found, key=place_order):
+        for method in METHODS:
+            some = {s: (1 - a.accuracy, a.churn) for s, a in found[place].items() if s.strategy == method and a.trials}
+            if some:
+                where = place[0] if alike else ", ".join(map(str, place[:3]))
+                yield {"where": where, "method": method}, list(some), np.array(list(some.values()))
 
 
-def _title(found: Averages, variant: dict[str, Any], what: str) -> str:
+def _title(found: Averages, variant: Variant, what: str) -> str:
     places = {place[1:3] for place in found}
     here = [f"{network}, initial size {initial}" for network, initial in places] if len(places) == 1 else []
     counts = sorted({a.trials for settings in found.values() for a in settings.values() if a.trials})
@@ -56,10 +61,7 @@ def _panels(
     guide: Callable[[list[Point]], list[Mark]] = lambda here: [],
     **across: Any,
 ) -> list[Panel]:
-    """A panel per ``where``: a line per series through its points, each drawn unless ``dotted`` is False.
-
-    ``x`` and ``y`` are the fields and the names of the axes; lines follow ``order``, by default that of the points.
-    """
+    """A panel per ``where``, a line per series along ``order``; ``x`` and ``y`` are fields and the names of axes."""
     panels = []
     for where in dict.fromkeys(point["where"] for point in points):
         here = [point for point in points if point["where"] == where]
@@ -87,25 +89,16 @@ def _key(styles: Styles, points: Sequence[Point], series: str, kind: str = "poin
     return [Key(name, kind, *style) for name, style in styles.items() if name in there]
 
 
-def pareto_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> list[Point]:
+def pareto_points(rows: Iterable[Row] | Averages, variant: Variant) -> list[Point]:
     """The points of each method's Pareto front: error and churn in percent, averaged over trials."""
-    points = []
-    found = averaged(rows, variant)
-    for place, where in _titles(found).items():
-        settings = found[place]
-        for method in METHODS:
-            some = [(s.words, a) for s, a in settings.items() if s.strategy == method and a.trials]
-            if not some:
-                continue
-            costs = np.array([(1 - a.accuracy, a.churn) for _, a in some])
-            for i in pareto_front(costs):
-                error, churn = 100 * costs[i]
-                here = {"where": where, "method": method, "setting": some[i][0]}
-                points.append(here | {"error": float(error), "churn": float(churn)})
-    return points
+    return [
+        here | {"setting": settings[i].words, "error": 100 * float(costs[i, 0]), "churn": 100 * float(costs[i, 1])}
+        for here, settings, costs in _costs(averaged(rows, variant))
+        for i in pareto_front(costs)
+    ]
 
 
-def pareto_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Chart:
+def pareto_figure(rows: Iterable[Row] | Averages, variant: Variant) -> Chart:
     """Error against churn, a panel per data set and network, a front per method."""
     found = averaged(rows, variant)
     points = pareto_points(found, variant)
@@ -114,24 +107,16 @@ def pareto_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Ch
     return Chart(title, panels, _key(STYLES, points, "method"), size=SMALL)
 
 
-def cost_points(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> list[Point]:
+def cost_points(rows: Iterable[Row] | Averages, variant: Variant) -> list[Point]:
     """The least cost of each method for each weight of churn, in percent."""
-    points = []
-    found = averaged(rows, variant)
-    for place, where in _titles(found).items():
-        settings = found[place]
-        for method in METHODS:
-            some = [a for (name, _), a in settings.items() if name == method and a.trials]
-            if some:
-                costs = cost_curve([(1 - a.accuracy, a.churn) for a in some], WEIGHTS)
-                points += [
-                    {"where": where, "method": method, "weight": float(w), "cost": 100 * float(c)}
-                    for w, c in zip(WEIGHTS, costs, strict=True)
-                ]
-    return points
+    return [
+        here | {"weight": float(weight), "cost": 100 * float(cost)}
+        for here, _, costs in _costs(averaged(rows, variant))
+        for weight, cost in zip(WEIGHTS, cost_curve(costs, WEIGHTS), strict=True)
+    ]
 
 
-def cost_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Chart:
+def cost_figure(rows: Iterable[Row] | Averages, variant: Variant) -> Chart:
     """The least ``(1 - w) error + w churn`` over a method's settings, against ``w``."""
     found = averaged(rows, variant)
     points = cost_points(found, variant)
@@ -141,11 +126,8 @@ def cost_figure(rows: Iterable[Row] | Averages, variant: dict[str, Any]) -> Char
     return Chart(title, panels, _key(STYLES, points, "method", "curve"), size=SMALL)
 
 
-def paper_figure(beside: Table, variant: dict[str, Any]) -> Chart | None:
-    """Our churn at cold accuracy against the paper's, a point for each data set and method; None without numbers.
-
-    ``beside`` is a table of :func:`beside_the_paper`.
-    """
+def paper_figure(beside: Table, variant: Variant) -> Chart | None:
+    """Our churn against the paper's, a point per data set and method of :func:`beside_the_paper`; None without any."""
     marks = []
     for labels, cells in beside.rows:
         for k, method in enumerate(beside.columns[::2]):
@@ -165,11 +147,8 @@ def paper_figure(beside: Table, variant: dict[str, Any]) -> Chart | None:
     return Chart(title, [panel], key, ["On the dashed line both are equal."], Size(460, 420, rem=22))
 
 
-def ablation_figure(table: Table, variant: dict[str, Any]) -> Chart | None:
-    """Churn at cold accuracy from distillation to the anchor method; None without numbers.
-
-    ``table`` is that of :func:`ablation_table`. The line has a gap where a number is N/A or missing.
-    """
+def ablation_figure(table: Table, variant: Variant) -> Chart | None:
+    """The numbers of :func:`ablation_table` as lines with a gap where one is N/A or missing; None without numbers."""
     title = f"From distillation to the anchor method; {variant_name(variant)}"
     points: list[Point] = [
         {"where": title, "place": ", ".join(labels), "share": float(share), "churn": _number(cell.value)}
@@ -197,12 +176,8 @@ DIAL_SERIES: Styles = {
 }
 
 
-def dial_figure(rows: Iterable[Row], variant: dict[str, Any], network: str | None = None) -> Chart | None:
-    """Accuracy against churn along a soup's dial, beside distillation's settings and the cold start; None without them.
-
-    A panel per data set. The dashed line is the cold start's accuracy: what lies above it is as accurate, and the
-    further left, the fewer decisions change.
-    """
+def dial_figure(rows: Iterable[Row], variant: Variant, network: str | None = None) -> Chart | None:
+    """Accuracy against churn along a soup's dial, beside distillation and the cold start; None without a soup."""
     points = along_the_dial(rows, variant, network)
     if not points:
         return None
@@ -221,7 +196,7 @@ def dial_figure(rows: Iterable[Row], variant: dict[str, Any], network: str | Non
     return Chart(title, panels, _key(DIAL_SERIES, points, "series"), notes, size=SMALL)
 
 
-def _features(variant: dict[str, Any]) -> str:
+def _features(variant: Variant) -> str:
     return "standardised features" if variant["scale"] else "raw features"
 
 
@@ -234,11 +209,8 @@ COMPARED = {
 MARKED = (0.1, 0.2, 0.3, 0.5, 1, 2, 3, 5, 10, 20, 30, 50)
 
 
-def compared_points(tables: Iterable[tuple[dict[str, Any], Table]]) -> list[Point]:
-    """Churn at cold accuracy in percent of a plain retrain, distillation and the soup, for each data set.
-
-    ``tables`` are those of :func:`dial_table`, each with its variant.
-    """
+def compared_points(tables: Iterable[tuple[Variant, Table]]) -> list[Point]:
+    """Churn at cold accuracy in percent of three methods per data set, from tables of :func:`dial_table`."""
     points = []
     for variant, table in tables:
         if not set(COMPARED) <= set(table.columns):
@@ -252,18 +224,15 @@ def compared_points(tables: Iterable[tuple[dict[str, Any], Table]]) -> list[Poin
     return points
 
 
-def compared_figure(tables: Iterable[tuple[dict[str, Any], Table]], network: str) -> Chart | None:
-    """What an update changes under three methods at the same accuracy, a line per data set; None without a soup.
-
-    The scale is logarithmic. What has no setting as accurate as a plain retrain stands hollow at the right edge, where
-    nobody takes it for a low churn; a churn of zero stands at the left one.
-    """
+def compared_figure(tables: Iterable[tuple[Variant, Table]], network: str) -> Chart | None:
+    """What an update changes under three methods at the same accuracy, a line per data set; None without a soup."""
     points = compared_points(tables)
     if not points:
         return None
     above = [point["churn"] for point in points if point["churn"]]
     low, high = min(above, default=1.0) / 1.3, max(above, default=1.0) * 1.2
     styles = dict(COMPARED.values())
+    # N/A stands hollow at the right edge, where nobody takes it for a low churn; a churn of zero at the left one.
     edge = {name: high * 1.3**k for k, name in enumerate(styles)}
     hollow = any(point["churn"] is None for point in points)
     order = sorted({point["dataset"] for point in points}, key=lambda name: place_order((name, network)))

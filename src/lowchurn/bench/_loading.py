@@ -17,7 +17,7 @@ import numpy as np
 
 from lowchurn._checks import unknown_name
 from lowchurn._files import check_outputs, write_file
-from lowchurn._terminal import printable
+from lowchurn._terminal import one_line, printable
 from lowchurn.bench._datasets import BY_NAME, DATASETS, Spec, names_of
 from lowchurn.bench._npz import array_names, read_arrays
 
@@ -57,12 +57,9 @@ class Data:
 def find_data(data: str | Path | None) -> Path | None:
     """The folder (or prepared file) of data: what is given, else ``LOWCHURN_DATA``, else None."""
     chosen = data or os.environ.get("LOWCHURN_DATA")
-    if not chosen:
-        return None
-    path = Path(chosen)
-    if not path.exists():
-        raise ValueError(f"data: there is no folder or file {path}. Give --data or set LOWCHURN_DATA.")
-    return path
+    if chosen and not Path(chosen).exists():
+        raise ValueError(f"data: there is no folder or file {Path(chosen)}. Give --data or set LOWCHURN_DATA.")
+    return Path(chosen) if chosen else None
 
 
 def load(name: str, data: str | Path | None = None) -> Data:
@@ -89,7 +86,7 @@ def load(name: str, data: str | Path | None = None) -> Data:
     place = find_data(data)
     if place is not None and place.is_file():
         return _load_prepared(name, place)
-    spec = BY_NAME.get(name) or _own_file(name, place)
+    spec = find_spec(name, place)
     if spec is None:
         raise unknown_name("data", "data set", name, BY_NAME)
     if spec.kind == "built-in":
@@ -108,11 +105,7 @@ def locate(spec: Spec, place: Path | None) -> Path | None:
     """The file of a data set in a folder, or None."""
     if place is None or not place.is_dir():
         return None
-    for file in spec.files:
-        path = place / (file + ENDINGS[spec.kind])
-        if path.exists():
-            return path
-    return None
+    return next((path for file in spec.files if (path := place / (file + ENDINGS[spec.kind])).exists()), None)
 
 
 def available(data: str | Path | None = None) -> dict[str, str]:
@@ -145,9 +138,7 @@ def prepare(path: str | Path, names: Sequence[str], data: str | Path | None = No
     """Write data sets into one compressed file that needs nothing but numpy to read; return its size in bytes."""
     place = find_data(data)
     read: list[Path | None] = [place] if place is not None and place.is_file() else []
-    for name in expand(names):
-        spec = BY_NAME.get(name) or _own_file(name, place)
-        read += [locate(spec, place)] if spec is not None else []
+    read += [locate(spec, place) for name in expand(names) if (spec := find_spec(name, place)) is not None]
     check_outputs("bench prepare", {"PATH": path}, {f"the data {source}": source for source in read if source})
     arrays: dict[str, np.ndarray] = {}
     for name in expand(names):
@@ -164,9 +155,9 @@ def prepare(path: str | Path, names: Sequence[str], data: str | Path | None = No
 
 def _load_prepared(name: str, path: Path) -> Data:
     names = {key.split("/")[0] for key in array_names(path)}
-    if name not in names and name in BY_NAME and BY_NAME[name].kind == "built-in":
-        return _built_in(BY_NAME[name])
     if name not in names:
+        if name in BY_NAME and BY_NAME[name].kind == "built-in":
+            return _built_in(BY_NAME[name])
         raise unknown_name(f"data: {path}", "data set", name, names)
     part = read_arrays(path, [f"{name}/{key}" for key in ("X", "y", "train", "test", "classes")])
     X, y, train, test, classes = part.values()
@@ -184,13 +175,12 @@ def _load_prepared(name: str, path: Path) -> Data:
     return _made(name, X, y, train, test, int(classes), path)
 
 
-def _own_file(name: str, place: Path | None) -> Spec | None:
-    if Path(name).name != name or name in ("", ".", ".."):
-        return None  # a name, not a path that leads elsewhere
-    for folder, kind in FOLDERS.items():
-        if place is not None and (place / folder / f"{name}{ENDINGS[kind]}").exists():
-            return Spec(name, "own", kind, "own", (f"{folder}/{name}",))
-    return None
+def find_spec(name: str, place: Path | None) -> Spec | None:
+    """The data set of this name: one of the list, or a file in a folder of data."""
+    if name in BY_NAME or place is None or Path(name).name != name or name in ("", ".", ".."):
+        return BY_NAME.get(name)  # no path that leads elsewhere
+    own = (Spec(name, "own", kind, "own", (f"{folder}/{name}",)) for folder, kind in FOLDERS.items())
+    return next((spec for spec in own if locate(spec, place)), None)
 
 
 def _made(
@@ -203,15 +193,7 @@ def _made(
     source: Path | str = "scikit-learn",
 ) -> Data:
     """A data set whose parts fit each other; what does not is an error that names its source."""
-    _check_parts(f"data: {source}: {name}", X, y, {"train": train, "test": test}, classes)
-    digest = hashlib.sha256()
-    for array in (X, y, train, test):
-        digest.update(str((array.dtype, array.shape)).encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return Data(name, X, y, train, test, classes, digest.hexdigest()[:16])
-
-
-def _check_parts(who: str, X: np.ndarray, y: np.ndarray, split: dict[str, np.ndarray], classes: int) -> None:
+    who = f"data: {source}: {name}"
     if X.ndim < 2 or X.size == 0 or y.shape != X.shape[:1]:
         raise ValueError(f"{who} must have features and one label per row, got shapes {X.shape} and {y.shape}.")
     if X.dtype.kind == "f":
@@ -227,14 +209,18 @@ def _check_parts(who: str, X: np.ndarray, y: np.ndarray, split: dict[str, np.nda
             f"{who} must have at least two classes and labels from 0 to the number of classes less one, got {classes} "
             f"classes and labels from {y.min()} to {y.max()}."
         )
-    for part, rows in split.items():
+    for part, rows in (("train", train), ("test", test)):
         if len(rows) == 0:
             raise ValueError(f"{who} has no {part} rows.")
         if rows.min() < 0 or rows.max() >= len(y):
             raise ValueError(f"{who}: {part} rows must be from 0 to {len(y) - 1}, got {rows.min()} to {rows.max()}.")
-    both = np.concatenate(list(split.values()))
-    if len(np.unique(both)) < len(both):
+    if len(np.union1d(train, test)) < len(train) + len(test):
         raise ValueError(f"{who}: training and test rows must all be different; some occur twice.")
+    digest = hashlib.sha256()
+    for array in (X, y, train, test):
+        digest.update(str((array.dtype, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return Data(name, X, y, train, test, classes, digest.hexdigest()[:16])
 
 
 def fixed_split(name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -265,8 +251,7 @@ def read_parquet(path: Path, wanted: Sequence[str] = ()) -> Any:
     try:
         table = pq.ParquetFile(path).read()
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(f"data: {path} cannot be read as Parquet ({reason}). Fetch it again.") from error
+        raise ValueError(f"data: {path} cannot be read as Parquet ({one_line(error)}). Fetch it again.") from error
     names = table.column_names
     for name in wanted:
         if name not in names:
@@ -326,10 +311,7 @@ def _tabular(spec: Spec, path: Path) -> Data:
 
 
 def encode(values: list[Any]) -> np.ndarray:
-    """A column as numbers: categories become their rank, a missing one the next number.
-
-    Categories that are numbers in disguise are these numbers.
-    """
+    """A column as numbers: numbers in disguise are these, other categories their rank, a missing one the next."""
     present = {value for value in values if value is not None}
     if not any(isinstance(value, str) for value in present):
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

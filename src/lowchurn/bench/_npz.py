@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn._terminal import one_line
+
 HEADER = 10**4  # characters that the description of an array may have; ours has about 120
 NPY = ".npy"
 
@@ -76,5 +78,5 @@ def _check_room(size: int) -> None:
 
 
 def _unreadable(path: Path, error: Exception) -> ValueError:
-    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    reason = one_line(error) or type(error).__name__
     return ValueError(f"data: {path} cannot be read: {reason}. Fetch or prepare it again.")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from lowchurn._display import setting_words
 from lowchurn.bench._segments import FINISHED, Row, Setting, setting_of
 from lowchurn.bench._tables import (
     METHODS,
-    PLACE,
     VARIANT,
     Averages,
     Cell,
@@ -25,6 +24,8 @@ from lowchurn.bench._tables import (
     Variant,
     averages,
     cold_accuracy_table,
+    of_variant,
+    place_of,
     place_order,
     variant_name,
     win_counts,
@@ -72,9 +73,7 @@ def dial_averages(rows: Iterable[Row] | Averages, variant: Variant, network: str
     """The averages of a variant, from either start, of one network or all; averages stay what they are."""
     if isinstance(rows, dict):
         return rows
-    return averages(
-        row for row in rows if all(row[name] == variant[name] for name in VARIANT) and network in (None, row["network"])
-    )
+    return averages(row for row in of_variant(rows, variant) if network in (None, row["network"]))
 
 
 def dial_table(rows: Iterable[Row] | Averages, variant: Variant, network: str | None = None) -> Table:
@@ -90,13 +89,10 @@ def dial_table(rows: Iterable[Row] | Averages, variant: Variant, network: str | 
         len({setting.parameters["start"] for setting in settings if setting.strategy == REFERENCE}) == 1
         for settings in found.values()
     )
-    notes = list(table.notes)
-    if single:
-        notes.append(f"In {single} of {len(found)} rows distillation was run from one start only.")
+    more = [f"In {single} of {len(found)} rows distillation was run from one start only."] if single else []
     caption = "Past the paper: churn at cold accuracy in percent, each method from its better start; "
-    caption += variant_name(variant)
     name = "dial" if network is None else f"dial-{network}"
-    return dataclasses.replace(table, name=name, caption=caption, notes=notes)
+    return dataclasses.replace(table, name=name, caption=caption + variant_name(variant), notes=[*table.notes, *more])
 
 
 def one_model(table: Table) -> Table:
@@ -112,29 +108,22 @@ def one_model(table: Table) -> Table:
 
 
 def ratio_table(table: Table, reference: str = REFERENCE) -> Table:
-    """How the methods of a :func:`dial_table` compare with one of them, over its rows.
+    """How the methods of a :func:`dial_table` compare with one of them, or with the best of the paper's in each row.
 
-    The ratio is that of churn at cold accuracy over the reference's, over the rows in which both are defined and above
-    zero: its geometric mean, and its median, which one row with hardly any churn cannot move.
-
-    Parameters
-    ----------
-    reference : str
-        A column, or "best of the paper": the least churn of the paper's own methods in each row.
+    The ratio of churns over the rows in which both are defined and above zero: its geometric mean, and its median,
+    which one row with hardly any churn cannot move.
     """
     if reference == BEST:
         paper = [k for k, name in enumerate(table.columns) if name in METHODS]
-        references = [_best([cells[k].value for k in paper]) for _, cells in table.rows]
+        tried = [[v for k in paper if (v := cells[k].value) is not None] for _, cells in table.rows]
+        references = [min((v for v in some if v == v), default=math.nan) if some else None for some in tried]
     else:
         references = [cells[table.columns.index(reference)].value for _, cells in table.rows]
-    lines = []
-    zeros = 0
+    lines, zeros = [], 0
     for k, method in enumerate(table.columns):
-        if method == reference:
-            continue
         pairs = [(cells[k].value, other) for (_, cells), other in zip(table.rows, references, strict=True)]
         there = [(own, other) for own, other in pairs if own is not None and other is not None]
-        if not there:
+        if method == reference or not there:
             continue
         both = [(own, other) for own, other in there if not (math.isnan(own) or math.isnan(other))]
         ratios = [own / other for own, other in both if own > 0 and other > 0]
@@ -142,26 +131,20 @@ def ratio_table(table: Table, reference: str = REFERENCE) -> Table:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
         median = float(np.median(ratios)) if ratios else math.nan
         better = sum(round(own, table.decimals) < round(other, table.decimals) for own, other in both)
-        alone = sum(math.isnan(other) and not math.isnan(own) for own, other in there)
-        missed = sum(math.isnan(own) and not math.isnan(other) for own, other in there)
-        neither = sum(math.isnan(own) and math.isnan(other) for own, other in there)
-        counts = (str(len(ratios)), str(better), str(alone), str(missed), str(neither))
+        undefined = Counter((math.isnan(own), math.isnan(other)) for own, other in there)
+        alone, missed, neither = (undefined[which] for which in ((False, True), (True, False), (True, True)))
+        counts = map(str, (len(ratios), better, alone, missed, neither))
         lines.append(((method, *counts), [Cell(mean), Cell(median)]))
     notes = ["N/A in a table means that no setting is as accurate on average as the cold start."]
-    if zeros:
-        notes.append(f"{zeros} comparisons with a churn of zero are left out of mean and median.")
-    whose = "the best churn of the paper's methods" if reference == BEST else "distillation's churn"
-    short = "best" if reference == BEST else reference
-    caption = f"Ratio to {whose}: {table.caption}"
+    notes += [f"{zeros} comparisons with a churn of zero are left out of mean and median."] if zeros else []
+    short, whose, ending = (
+        ("best", "the best churn of the paper's methods", "best-ratio")
+        if reference == BEST
+        else (reference, "distillation's churn", "ratio")
+    )
     labels = ("method", "rows compared", "lower in", "only this defined", f"only {short} defined", "neither defined")
-    name = f"{table.name}-best-ratio" if reference == BEST else f"{table.name}-ratio"
-    return Table(name, caption, labels, ("geometric mean", "median"), lines, notes=notes)
-
-
-def _best(values: list[float | None]) -> float | None:
-    """The least of what is defined; N/A where nothing is, nothing where nothing was run."""
-    there = [value for value in values if value is not None]
-    return min((v for v in there if not math.isnan(v)), default=math.nan) if there else None
+    columns = ("geometric mean", "median")
+    return Table(f"{table.name}-{ending}", f"Ratio to {whose}: {table.caption}", labels, columns, lines, notes=notes)
 
 
 def chosen_setting(settings: Settings, column: str) -> Setting | None:
@@ -172,11 +155,8 @@ def chosen_setting(settings: Settings, column: str) -> Setting | None:
 
 
 def paired_table(found: Averages, trials: TrialRows, variant: Variant, network: str, method: str = "soup") -> Table:
-    """A method's churn at cold accuracy less distillation's, with the standard error over the trials' differences.
-
-    The settings are those of :func:`dial_table`. The error does not contain that they were chosen on these trials: see
-    :func:`resampled_table`.
-    """
+    """A method's churn at cold accuracy less distillation's, with the standard error over the trials' differences."""
+    # The error does not contain that the settings were chosen on these trials: see resampled_table.
     lines = []
     for place in sorted(trials, key=place_order):
         settings = found[place]
@@ -187,13 +167,13 @@ def paired_table(found: Averages, trials: TrialRows, variant: Variant, network: 
             reference, own = (trials[place][one] for one in pair if one)
             gaps = [100 * (own[t]["churn"] - reference[t]["churn"]) for t in sorted(own.keys() & reference.keys())]
             difference, error = float(np.mean(gaps)), standard_error(gaps)
-        shown = [_short(one) if one else "none" for one in pair]
+        # The number of members is the same all over the table.
+        shown = [setting_words({k: v for k, v in one.items if k != "members"}) if one else "none" for one in pair]
         lines.append(((place[0], *shown), [Cell(v) for v in (*means, difference, error)]))
     caption = f"{method.capitalize()} less distillation, trial by trial: churn at cold accuracy in percent; "
-    caption += f"{network}, {variant_name(variant)}"
     return Table(
         f"dial-{network}-paired",
-        caption,
+        f"{caption}{network}, {variant_name(variant)}",
         ("dataset", "setting of distill", f"setting of {method}"),
         ("distill", method, "difference", "standard error"),
         lines,
@@ -201,17 +181,8 @@ def paired_table(found: Averages, trials: TrialRows, variant: Variant, network: 
     )
 
 
-def _short(setting: Setting) -> str:
-    """A setting without the number of its members, which is the same all over a table."""
-    return setting_words({name: value for name, value in setting.items if name != "members"})
-
-
 def resampled_table(trials: TrialRows, variant: Variant, network: str, method: str = "soup") -> Table:
-    """What the whole comparison, the choice of settings with it, gives when the trials are drawn again.
-
-    Trials are drawn with replacement, for all settings the same, and the metric is computed anew. A method is better
-    where it is defined and churns less, or the other one is not defined.
-    """
+    """How often each method is better, the choice of settings made anew, when trials are drawn with replacement."""
     lines = []
     for place in sorted(trials, key=place_order):
         settings = trials[place]
@@ -229,6 +200,7 @@ def resampled_table(trials: TrialRows, variant: Variant, network: str, method: s
             np.min([np.where(accuracy[s] >= cold, churn[s], np.inf) for s in settings if column_of(s) == name], axis=0)
             for name in (REFERENCE, method)
         )
+        # Better: defined with less churn, or defined where the other one is not.
         values = (own < theirs, theirs < own, np.isinf(own), np.isinf(theirs))
         lines.append(((place[0],), [Cell(100 * float(value.mean())) for value in values]))
     return Table(
@@ -244,19 +216,15 @@ def resampled_table(trials: TrialRows, variant: Variant, network: str, method: s
 def trial_rows(rows: Iterable[Row], variant: Variant, network: str) -> TrialRows:
     """The finished rows of each place, setting and trial, where distillation and a soup were run."""
     found: TrialRows = {}
-    for row in rows:
-        if row["status"] == FINISHED and row["network"] == network and all(row[v] == variant[v] for v in VARIANT):
-            place = tuple(row[name] for name in PLACE)
-            found.setdefault(place, {}).setdefault(setting_of(row), {})[row["trial"]] = row
+    for row in of_variant(rows, variant):
+        if row["status"] == FINISHED and row["network"] == network:
+            found.setdefault(place_of(row), {}).setdefault(setting_of(row), {})[row["trial"]] = row
     needed = {"cold", REFERENCE, "soup"}
     return {place: settings for place, settings in found.items() if needed <= {s.strategy for s in settings}}
 
 
 def proportion_table(found: Averages, variant: Variant, network: str, method: str = "soup") -> Table:
-    """Churn in percent along a dial, and how far it is from falling in proportion to ``1 - toward_base``.
-
-    The deviation is the greatest ``|churn(a) / churn(0) - (1 - a)|``.
-    """
+    """Churn in percent along a dial, and how far it is from falling in proportion to ``1 - toward_base``."""
     curves = {}
     for place, settings in found.items():
         curve = {
@@ -302,33 +270,22 @@ def dial_tables(rows: list[Row]) -> Iterator[tuple[Variant, Table]]:
     """
     for variant in dial_variants(rows):
         networks: dict[str, list[Row]] = {}
-        for row in rows:
-            if all(row[name] == variant[name] for name in VARIANT):
-                networks.setdefault(row["network"], []).append(row)
+        for row in of_variant(rows, variant):
+            networks.setdefault(row["network"], []).append(row)
         for network, some in sorted(networks.items()):
             found, trials = averages(some), trial_rows(some, variant, network)
             table = dial_table(found, variant, network)
             if any(cell.value is not None for _, cells in table.rows for cell in cells):
-                yield variant, table
-                yield variant, win_counts(table)
-                yield variant, win_counts(one_model(table))
-                yield variant, ratio_table(table)
-                yield variant, ratio_table(table, BEST)
-            for noise in (
-                paired_table(found, trials, variant, network),
-                resampled_table(trials, variant, network),
-                proportion_table(found, variant, network),
-            ):
-                if noise.rows:
-                    yield variant, noise
+                wins = win_counts(table), win_counts(one_model(table))
+                yield from ((variant, one) for one in (table, *wins, ratio_table(table), ratio_table(table, BEST)))
+            noise = paired_table(found, trials, variant, network), resampled_table(trials, variant, network)
+            yield from ((variant, one) for one in (*noise, proportion_table(found, variant, network)) if one.rows)
 
 
-def along_the_dial(
-    rows: Iterable[Row] | Averages, variant: Variant, network: str | None = None
-) -> list[dict[str, Any]]:
+def along_the_dial(rows: Iterable[Row] | Averages, variant: Variant, network: str | None = None) -> list[Row]:
     """Accuracy and churn in percent of the soup along its dial, of distillation's settings and of the cold start."""
     positions = {"cold": "", "soup": "toward_base", "distill": "lam"}
-    points: list[dict[str, Any]] = []
+    points: list[Row] = []
     for place, settings in sorted(dial_averages(rows, variant, network).items()):
         if not any(setting.strategy == "soup" for setting in settings):
             continue

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from lowchurn.strategies import (
     paper_grid,
 )
 
+if TYPE_CHECKING:
+    import torch
+
 NETWORKS = ("fcn", "convnet", "transformer", "resnet")
 OF_MODELS = (Soup, Interpolate, TwoTeachers, ServedMixture)  # averaged or taught by several retrains
 STARTS = ("warm", "cold", "default", "both")
@@ -39,7 +42,7 @@ LIMITS = {
 }
 
 
-def check_counts(who: str, counts: Mapping[str, Any], prefix: str = "") -> None:
+def check_counts(who: str, counts: Mapping[str, int | None], prefix: str = "") -> None:
     """Refuse numbers outside of :data:`LIMITS`; None is passed over."""
     for name, value in counts.items():
         low, high = LIMITS[name]
@@ -103,17 +106,8 @@ class Protocol:
     @property
     def key(self) -> dict[str, Any]:
         """The columns of the store that this fills."""
-        return {
-            "network": self.network,
-            "initial": self.initial,
-            "validation": self.validation,
-            "batch": self.batch,
-            "scale": self.scale,
-            "patience": self.patience,
-            "loss": self.loss,
-            "epochs_limit": self.epochs,
-            "run_seed": self.seed,
-        }
+        columns = {"epochs": "epochs_limit", "seed": "run_seed"}
+        return {columns.get(name, name): value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -213,12 +207,12 @@ def start_of(strategy: Strategy) -> str:
     return {0.0: "cold", 1.0: "warm"}.get(strategy.base_share, "between")
 
 
-def make_network(name: str, data: Data) -> Any:
+def make_network(name: str, data: Data) -> torch.nn.Module:
     """The paper's network of that name for this data set."""
     return _network(name, data.name, data.X.shape[1:], data.X.dtype.kind, data.classes)
 
 
-def _network(name: str, dataset: str, shape: tuple[int, ...], kind: str, classes: int) -> Any:
+def _network(name: str, dataset: str, shape: tuple[int, ...], kind: str, classes: int) -> torch.nn.Module:
     from lowchurn.nets import networks
 
     family, size = name.rsplit("-", 1)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lowchurn._charts import Chart
 from lowchurn._files import check_outputs, real_place, write_files
@@ -19,6 +17,7 @@ from lowchurn.bench._segments import FINISHED, Row
 from lowchurn.bench._store import Store
 from lowchurn.bench._tables import (
     Table,
+    Variant,
     ablation_table,
     averages,
     beside_the_paper,
@@ -31,8 +30,11 @@ from lowchurn.bench._tables import (
     win_counts,
 )
 
+Tables = list[tuple[Variant, Table]]
+Figures = list[tuple[Variant, str, Chart]]  # with the names of their files
 
-def all_tables(rows: list[Row]) -> Iterator[tuple[dict[str, Any], Table]]:
+
+def all_tables(rows: list[Row]) -> Iterator[tuple[Variant, Table]]:
     """Every table that the rows fill, variant by variant."""
     for variant in variants(rows):
         some = averages(choose(rows, variant))
@@ -41,28 +43,13 @@ def all_tables(rows: list[Row]) -> Iterator[tuple[dict[str, Any], Table]]:
             for paper in TABLES:
                 table = cold_accuracy_table(some, variant, paper)
                 if table.rows:
-                    yield variant, table
-                    beside = beside_the_paper(table)
-                    if beside is not None:
-                        yield variant, beside
-                    yield variant, win_counts(table, paper)
-                    yield variant, error_bands(some, variant, paper)
-            yield variant, whole
-            yield variant, win_counts(whole)
-            yield variant, error_bands(some, variant)
+                    made = (table, beside_the_paper(table), win_counts(table, paper), error_bands(some, variant, paper))
+                    yield from ((variant, one) for one in made if one is not None)
+            yield from ((variant, one) for one in (whole, win_counts(whole), error_bands(some, variant)))
         ablation = ablation_table(some, variant)
         if ablation.rows:
             yield variant, ablation
     yield from dial_tables(rows)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart, the name of its variant and its own."""
-
-    variant: str
-    name: str
-    chart: Chart
 
 
 def write_tables(store: Store, out: Path) -> list[Path]:
@@ -71,7 +58,7 @@ def write_tables(store: Store, out: Path) -> list[Path]:
     return _write(store, out, table_files(list(all_tables(table_rows(store)))))
 
 
-def table_files(tables: list[tuple[dict[str, Any], Table]]) -> dict[str, bytes | str]:
+def table_files(tables: Tables) -> dict[str, bytes | str]:
     """Name -> content of the files of all tables."""
     files: dict[str, bytes | str] = {}
     for variant, table in tables:
@@ -80,34 +67,30 @@ def table_files(tables: list[tuple[dict[str, Any], Table]]) -> dict[str, bytes |
     return files
 
 
-def make_figures(rows: list[Row], tables: list[tuple[dict[str, Any], Table]]) -> list[Figure]:
+def make_figures(rows: list[Row], tables: Tables) -> Figures:
     """Every figure that the rows and their tables fill."""
-    made = []
+    made: Figures = []
     named = {(variant_name(variant), table.name): table for variant, table in tables}
 
-    def add(name: str, chart: Chart | None, variant: dict[str, Any]) -> None:
+    def add(name: str, chart: Chart | None, variant: Variant) -> None:
         if chart is not None:
-            words = variant_name(variant)
-            made.append(Figure(words, _file_name(f"{name}-{words}"), chart))
+            made.append((variant, _file_name(f"{name}-{variant_name(variant)}"), chart))
 
     for variant in variants(rows):
+        name = variant_name(variant)
         for paper in TABLES[:2]:
-            beside = named.get((variant_name(variant), f"{paper.name}-paper"))
-            if beside is not None:
-                add(f"{paper.name}-paper", figures.paper_figure(beside, variant), variant)
-        for name, part in figures.by_network(averages(choose(rows, variant))).items():
-            add(f"pareto-{name}", figures.pareto_figure(part, variant), variant)
-            add(f"cost-{name}", figures.cost_figure(part, variant), variant)
-        ablation = named.get((variant_name(variant), "ablation"))
-        if ablation is not None:
+            if beside := named.get((name, f"{paper.name}-paper")):
+                add(beside.name, figures.paper_figure(beside, variant), variant)
+        for kind, part in figures.by_network(averages(choose(rows, variant))).items():
+            add(f"pareto-{kind}", figures.pareto_figure(part, variant), variant)
+            add(f"cost-{kind}", figures.cost_figure(part, variant), variant)
+        if ablation := named.get((name, "ablation")):
             add("ablation", figures.ablation_figure(ablation, variant), variant)
-    for variant in dial_variants(rows):
-        for network in sorted({row["network"] for row in rows}):
-            add(f"dial-{network}", figures.dial_figure(rows, variant, network), variant)
-    # The soup beside distillation, raw and scaled features in one figure, which stands with the first of them.
-    kinds: dict[tuple, list[dict[str, Any]]] = {}
+    kinds: dict[tuple, list[Variant]] = {}  # what differs in its scale alone is drawn in one figure
     for variant in dial_variants(rows):
         kinds.setdefault(tuple(value for name, value in variant.items() if name != "scale"), []).append(variant)
+        for network in sorted({row["network"] for row in rows}):
+            add(f"dial-{network}", figures.dial_figure(rows, variant, network), variant)
     for alike in kinds.values():
         for network in sorted({row["network"] for row in rows if row["strategy"] == "soup"}):
             found = [(variant, named.get((variant_name(variant), f"dial-{network}"))) for variant in alike]
@@ -123,24 +106,22 @@ def write_report(store: Store, out: Path) -> Path:
     tables = list(all_tables(rows))
     made = make_figures(rows, tables)
     files: dict[str, bytes | str] = {f"tables/{name}": text for name, text in table_files(tables).items()}
-    for figure in made:
-        files |= {f"figures/{figure.name}{ending}": figure.chart.rendered(ending) for ending in (".svg", ".png")}
+    for _, name, chart in made:
+        files |= {f"figures/{name}{ending}": chart.rendered(ending) for ending in (".svg", ".png")}
     return _write(store, out, files | {"report.html": _page(rows, tables, made)})[-1]
 
 
-def _page(rows: list[Row], tables: list[tuple[dict[str, Any], Table]], made: list[Figure]) -> str:
-    words = {variant_name(variant): _in_words(variant) for variant in (*variants(rows), *dial_variants(rows))}
-    names = dict.fromkeys([*(variant_name(variant) for variant, _ in tables), *(f.variant for f in made)])
+def _page(rows: list[Row], tables: Tables, made: Figures) -> str:
     parts = [
         {
             "name": name,
-            "words": words[name],
-            "tables": [(f"{table.name}-{name}", table) for variant, table in tables if variant_name(variant) == name],
+            "words": _in_words(variant),
+            "tables": [(f"{table.name}-{name}", table) for owner, table in tables if owner == variant],
             "figures": [
-                (f"figure-{f.name}", f.name.removesuffix(f"-{name}"), f.chart) for f in made if f.variant == name
+                (f"figure-{n}", n.removesuffix(f"-{name}"), chart) for owner, n, chart in made if owner == variant
             ],
         }
-        for name in names
+        for name, variant in {variant_name(v): v for v in [*(v for v, _ in tables), *(v for v, *_ in made)]}.items()
     ]
     failed = [row["status"] for row in rows if row["status"] != FINISHED]
     return render(
@@ -148,8 +129,8 @@ def _page(rows: list[Row], tables: list[tuple[dict[str, Any], Table]], made: lis
         rows=len(rows),
         failed=len(failed),
         failures=sorted(set(failed)),
-        versions=_distinct(rows, "version"),
-        devices=_distinct(rows, "device"),
+        versions=sorted({row["version"] for row in rows} - {""}),
+        devices=sorted({row["device"] for row in rows} - {""}),
         parts_of_page=parts,
     )
 
@@ -184,7 +165,7 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "_", name)[:200]
 
 
-def _in_words(variant: dict[str, Any]) -> str:
+def _in_words(variant: Variant) -> str:
     features = "standardised" if variant["scale"] else "raw"
     starts = {"warm": "the base's weights", "cold": "fresh weights", BOTH: "where they do better, fresh or the base's"}
     start = starts.get(variant["start"], variant["start"])
@@ -193,7 +174,3 @@ def _in_words(variant: dict[str, Any]) -> str:
         f"patience {variant['patience']}, {variant['loss']} loss, at most {variant['epochs_limit']} epochs, "
         f"seed {variant['run_seed']}"
     )
-
-
-def _distinct(rows: list[Row], column: str) -> list[str]:
-    return sorted({row[column] for row in rows if row[column]})

@@ -77,15 +77,11 @@ class Room:
         return at_once
 
     def trials(self, data: Data, protocol: Protocol, at_once: int, wanted: int | None = None) -> int:
-        """The number of trials in a block: as many as asked for, or about half a minute of work on a CPU, if they fit.
-
-        Averages of trained models are made some at a time when training has given its memory back.
-        """
+        """The number of trials in a block: as many as wanted, or about half a minute of work on a CPU, if they fit."""
         each = self.models * count_weights(protocol.network, data)
         if self.on_gpu:
-            rows = (
-                self.models * (protocol.initial + protocol.batch) * (data.classes * 8 + 40)
-            )  # targets, orders, numbers
+            per_row = data.classes * 8 + 40  # targets, orders, numbers
+            rows = self.models * (protocol.initial + protocol.batch) * per_row
             return wanted or max(1, int(0.8 * gpu_memory() / (self.jobs or 4) // (4 * COPIES * each + rows)))
         size = wanted or max(1, int(BLOCK_WEIGHTS // each))
         if self._free is None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lowchurn import __version__
 from lowchurn._checks import check_choice
@@ -20,7 +19,7 @@ from lowchurn.bench._protocol import Protocol, check_counts, check_size, count_w
 from lowchurn.bench._room import Missing, Room, gpu_memory
 from lowchurn.bench._segments import FINISHED, Row, key_of, setting_of
 from lowchurn.bench._store import Store
-from lowchurn.bench._trials import row_of, run_trials
+from lowchurn.bench._trials import row_of, run_trials, slices
 from lowchurn.strategies import Strategy, plan
 
 
@@ -110,12 +109,13 @@ def run(
     places = _loaded(list(dict.fromkeys(datasets)), list(dict.fromkeys(protocols)), data)
     at_once = room.check(_still_missing(store, places, settings, trials, retry_failed))
     with store.writing():
-        store.check_same_data({one.name: one.fingerprint for one, _ in places})
+        store.check_same_data((one.name, one.fingerprint) for one, _ in places)
         counts = {"there": 0, "new": 0, "failed": 0}
         blocks: list[Block] = []
         for one, protocol, missing in _still_missing(store, places, settings, trials, retry_failed):
             counts["there"] += len(settings) * trials - sum(map(len, missing.values()))
-            blocks += _cut(one, protocol, missing, room.trials(one, protocol, at_once, block))
+            parts = slices(sorted(missing), room.trials(one, protocol, at_once, block))
+            blocks += [Block(one, protocol, {trial: missing[trial] for trial in part}) for part in parts]
         blocks.sort(key=lambda one: -one.cost)  # the longest first: no long one is left alone at the end
         workers = min(at_once, max(1, len(blocks)))
         limit = gpu_memory() / workers if room.on_gpu else None
@@ -128,7 +128,11 @@ def run(
             failures = [row["status"] for row in rows if row["status"] != FINISHED]
             counts["new"] += added
             counts["failed"] += len(failures)
-            tell(f"{seconds:8.1f} s  {_block_words(one, added, failures, left_out)}")
+            words = [f"{len(one.wanted)} trials, {one.models} models, {added} rows"]
+            words += [f"{len(failures)} {failures[0]}"] if failures else []
+            words += [f"{len(left_out)} without members that failed, such as {left_out[0]}"] if left_out else []
+            place = f"{one.data.name} {one.protocol.network} {one.protocol.initial}"
+            tell(f"{seconds:8.1f} s  {place}: {', '.join(words)}")
 
         _in_parallel(work, blocks, workers)
     return counts
@@ -147,15 +151,6 @@ def _loaded(datasets: list[str], protocols: list[Protocol], data: str | Path | N
     return found
 
 
-def _block_words(block: Block, added: int, failures: list[str], left_out: list[str]) -> str:
-    words = [f"{len(block.wanted)} trials, {block.models} models, {added} rows"]
-    if failures:
-        words.append(f"{len(failures)} {failures[0]}")
-    if left_out:
-        words.append(f"{len(left_out)} without members that failed, such as {left_out[0]}")
-    return f"{block.data.name} {block.protocol.network} {block.protocol.initial}: {', '.join(words)}"
-
-
 def _in_parallel(work: Callable[[Block], None], blocks: list[Block], workers: int) -> None:
     """Each worker on a stream of its own: kernels of several blocks share the GPU."""
     import torch
@@ -164,26 +159,17 @@ def _in_parallel(work: Callable[[Block], None], blocks: list[Block], workers: in
         for one in blocks:
             work(one)
         return
-    own = threading.local()  # a stream keeps its memory, so a worker must not take another one for each block
 
-    def on_own_stream(one: Block) -> None:
-        if not torch.cuda.is_available():
-            work(one)
-            return
-        if not hasattr(own, "stream"):
-            own.stream = torch.cuda.Stream()
-        with torch.cuda.stream(own.stream):
-            work(one)
+    def take_stream() -> None:  # one for all blocks of a worker, since a stream keeps its memory
+        if torch.cuda.is_available():
+            torch.cuda.set_stream(torch.cuda.Stream())
 
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(on_own_stream, one) for one in blocks]
+    with ThreadPoolExecutor(workers, initializer=take_stream) as pool:
         try:
-            finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in finished:
+            for future in wait([pool.submit(work, one) for one in blocks], return_when=FIRST_EXCEPTION).done:
                 future.result()
         except BaseException:
-            for future in futures:
-                future.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
@@ -193,25 +179,17 @@ def _run_block(block: Block, device: str, dtype: str, limit: float | None, threa
 
     try:
         return run_trials(
-            block.data,
-            block.protocol,
-            block.wanted,
-            device=device,
-            dtype=dtype,
-            memory_limit=limit,
-            threads=threads,
+            block.data, block.protocol, block.wanted, device=device, dtype=dtype, memory_limit=limit, threads=threads
         )
     except (RuntimeError, MemoryError, ValueError, ArithmeticError) as error:
         if isinstance(error, torch.cuda.OutOfMemoryError):
             torch.cuda.empty_cache()
         reason = " ".join(f"failed: {type(error).__name__}: {error}".split())[:500]
         nothing = {"seconds": None, "block_seconds": None, "block_models": block.models, "device": "", "dtype": dtype}
-        return [
-            row_of(block.data, block.protocol, trial, one, draw(block.data, block.protocol, trial).seed, reason)
-            | nothing
-            for trial, some in block.wanted.items()
-            for one in some
-        ]
+        data, protocol = block.data, block.protocol
+        seeds = {trial: draw(data, protocol, trial).seed for trial in block.wanted}
+        wanted = [(trial, one) for trial, some in block.wanted.items() for one in some]
+        return [row_of(data, protocol, trial, one, seeds[trial], reason) | nothing for trial, one in wanted]
 
 
 def _still_missing(
@@ -221,7 +199,7 @@ def _still_missing(
     done = store.done(retry_failed=retry_failed)
     for data, protocol in places:
         missing: Missing = {}
-        for (strategy, trial), key in _keys(data.name, protocol, settings, trials):
+        for strategy, trial, key in _keys(data.name, protocol, settings, trials):
             if key not in done:
                 missing.setdefault(trial, []).append(strategy)
         yield data, protocol, missing
@@ -229,12 +207,12 @@ def _still_missing(
 
 def _keys(
     dataset: str, protocol: Protocol, settings: Sequence[Strategy], trials: int
-) -> Iterator[tuple[tuple[Strategy, int], tuple]]:
-    """The keys of all rows that are asked for."""
+) -> Iterator[tuple[Strategy, int, tuple]]:
+    """All rows that are asked for: strategy, trial and key."""
     place = {"dataset": dataset, **protocol.key}
     for trial in range(trials):
         for s in settings:
-            yield (s, trial), key_of(place | {"strategy": s.name, "parameters": s.parameters, "trial": trial})
+            yield s, trial, key_of(place | {"strategy": s.name, "parameters": s.parameters, "trial": trial})
 
 
 @dataclass(frozen=True)
@@ -251,34 +229,25 @@ def outcome(
 ) -> Outcome:
     """What the store contains of the rows that were asked for, whenever they were made."""
     states = {key_of(row): row["status"] for row in store.rows()}
-    wanted = [key for name in datasets for p in protocols for _, key in _keys(name, p, settings, trials)]
+    wanted = [key for name in datasets for p in protocols for *_, key in _keys(name, p, settings, trials)]
     found = [states[key] for key in wanted if key in states]
     failed = [state for state in found if state != FINISHED]
     return Outcome(len(found) - len(failed), len(failed), failed[0] if failed else "")
-
-
-def _cut(data: Data, protocol: Protocol, missing: Missing, size: int) -> Iterator[Block]:
-    trials = sorted(missing)
-    for first in range(0, len(trials), size):
-        yield Block(data, protocol, {trial: missing[trial] for trial in trials[first : first + size]})
 
 
 def code_version() -> str:
     """Return the package's version and, in a repository (or from ``LOWCHURN_COMMIT``), its commit."""
     commit = os.environ.get("LOWCHURN_COMMIT", "")
     if not commit:
-        here = Path(__file__).parent
-        git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=10"]
-        try:
-            ours = subprocess.run([*git[:3], "ls-files", __file__], capture_output=True, text=True, check=False)
-            if ours.stdout.strip():
-                commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-        except OSError:
-            pass  # no git here: the version must do
+        git = ["git", "-C", str(Path(__file__).parent)]
+        with suppress(OSError):  # without git, the version must do
+            if subprocess.run([*git, "ls-files", __file__], capture_output=True, check=False).stdout.strip():
+                describe = [*git, "describe", "--always", "--dirty", "--abbrev=10"]
+                commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
     return f"{__version__}+{commit}" if commit else __version__
 
 
-def summary(store: Store) -> list[dict[str, Any]]:
+def summary(store: Store) -> list[Row]:
     """For each data set, network and protocol: settings, trials, finished and failed rows."""
     groups: dict[tuple, list[Row]] = {}
     names = ("dataset", "network", "sizes", "scale", "patience", "loss", "epochs_limit", "run_seed", "start")

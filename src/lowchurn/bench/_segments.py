@@ -16,14 +16,15 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lowchurn._display import setting_words
-from lowchurn._reading import one_line, read_json
-from lowchurn._terminal import printable
+from lowchurn._reading import read_json
+from lowchurn._terminal import one_line, printable
 from lowchurn.strategies import Parameter
 
 Row = dict[str, Any]
@@ -68,6 +69,7 @@ VALUES: dict[str, type] = {
     "created": str,
 }
 COLUMNS = {**KEY, **VALUES}
+OPTIONAL = {name for name, kind in VALUES.items() if kind is not str}  # numbers that may be undefined
 SHARES = ("accuracy", "churn", "broken", "fixed", "base_accuracy")  # numbers between 0 and 1
 SIGNED = ("validation_loss",)  # the only number that may be negative
 FINISHED = "finished"
@@ -137,20 +139,18 @@ def checked(rows: Iterable[Row]) -> list[Row]:
     """Rows with exactly the columns of the store, converted to their types and checked; NaN becomes None."""
     converted = []
     for row in rows:
-        _check_names(row, COLUMNS)
-        converted.append({name: None if _lacks(name, row[name]) else kind(row[name]) for name, kind in COLUMNS.items()})
+        _check_names(list(row))
+        # Not every reader takes NaN: what is undefined is null in a file.
+        undefined = {k for k, v in row.items() if v is None or (isinstance(v, float) and not math.isfinite(v))}
+        undefined &= OPTIONAL
+        converted.append({name: None if name in undefined else kind(row[name]) for name, kind in COLUMNS.items()})
     _check_values({name: [row[name] for row in converted] for name in COLUMNS})
     return converted
 
 
-def _lacks(name: str, value: Any) -> bool:
-    """Whether a number is undefined, which is null in a file: not every reader takes NaN."""
-    undefined = value is None or (isinstance(value, float) and not math.isfinite(value))
-    return undefined and name in VALUES and COLUMNS[name] is not str
-
-
-def _check_names(columns: Iterable[str], known: Iterable[str]) -> None:
-    names, expected = list(columns), set(known)
+def _check_names(names: list[str], known: Iterable[str] = COLUMNS) -> None:
+    """Refuse other columns than those that are known, and those that occur twice."""
+    expected = set(known)
     wrong = set(names) ^ expected
     if wrong:
         raise ValueError(f"store: a row must have the columns of the store; wrong or missing: {sorted(wrong)}.")
@@ -158,8 +158,10 @@ def _check_names(columns: Iterable[str], known: Iterable[str]) -> None:
         raise ValueError(f"store: a row must have each column once, got {len(names)} for {len(expected)} columns.")
 
 
-def _check_columns(names: list[str]) -> None:
-    """Refuse a file that has the columns of neither this format nor format 1."""
+def _check_head(number: int, names: list[str]) -> None:
+    """Refuse a file of a later format, or one that has the columns of neither this format nor format 1."""
+    if number > FORMAT:
+        raise NewerFormat(f"is of format {number}, but this version of lowchurn reads up to {FORMAT}. Update lowchurn")
     old = "setting" in names and "parameters" not in names
     _check_names(names, {*COLUMNS, "setting"} - {"parameters"} if old else COLUMNS)
 
@@ -167,8 +169,7 @@ def _check_columns(names: list[str]) -> None:
 def _check_values(columns: Columns) -> None:
     """Types and ranges, nothing converted: what is read is what was written."""
     for name, kind in COLUMNS.items():
-        fit: set[type] = {kind, *([int] if kind is float else [])}
-        fit |= {type(None)} if name in VALUES and kind is not str else set()
+        fit: set[type] = {kind, *([int] if kind is float else []), *([type(None)] if name in OPTIONAL else [])}
         if not fit.issuperset(map(type, columns[name])):
             value = next(value for value in columns[name] if type(value) not in fit)
             raise ValueError(f"store: {name} must be of type {kind.__name__}, got {str(value)[:50]!r}.")
@@ -248,19 +249,18 @@ def _as_this_format(columns: Columns) -> Columns:
     if others:
         raise ValueError(f"store: {name} must be of type str, got {others.pop().__name__}.")
     found: dict[str, dict[str, Parameter]] = {text: read(text) for text in set(columns[name])}
-    return {other: columns[other] for other in columns if other != name} | {
-        "parameters": [found[text] for text in columns[name]]
-    }
+    return columns | {"parameters": [found[text] for text in columns[name]]}
 
 
 def _from_object(text: str) -> dict[str, Parameter]:
     _check_text("parameters", text)
+    bad = f"store: parameters must be a JSON object, got {text[:50]!r}"
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"store: parameters must be a JSON object, got {text[:50]!r} ({one_line(error)}).") from None
+        raise ValueError(f"{bad} ({one_line(error)}).") from None
     if not isinstance(found, dict):
-        raise ValueError(f"store: parameters must be a JSON object, got {text[:50]!r}.")
+        raise ValueError(f"{bad}.")
     return found
 
 
@@ -272,22 +272,11 @@ def _from_words(text: str) -> dict[str, Parameter]:
         if match is None or match[1] in found:
             rule = "names and values such as 'lam=0.5, start=cold'"
             raise ValueError(f"store: setting must be {rule}, got {text[:50]!r}.")
-        found[match[1]] = _value(match[2])
+        found[match[1]] = match[2]
+        for kind in (float, int):  # a whole number is both
+            with suppress(ValueError):
+                found[match[1]] = kind(match[2])
     return found
-
-
-def _value(text: str) -> Parameter:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
-
-
-def _check_format(number: int) -> None:
-    if number > FORMAT:
-        raise NewerFormat(f"is of format {number}, but this version of lowchurn reads up to {FORMAT}. Update lowchurn")
 
 
 def _from_parquet(content: bytes) -> Iterator[Columns]:
@@ -299,9 +288,8 @@ def _from_parquet(content: bytes) -> Iterator[Columns]:
         raise ImportError('reading this store needs pyarrow: pip install "lowchurn[bench]"') from error
     try:
         file = pq.ParquetFile(io.BytesIO(content), pre_buffer=False)
-        _check_format(int((file.schema_arrow.metadata or {}).get(_FORMAT_NAME, FORMAT)))
         names = file.schema_arrow.names
-        _check_columns(names)
+        _check_head(int((file.schema_arrow.metadata or {}).get(_FORMAT_NAME, FORMAT)), names)
         groups = [file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)]
         if file.metadata.num_rows > MOST_ROWS or sum(groups) > MOST_BYTES:
             raise ValueError(f"it contains {file.metadata.num_rows:,} rows in {sum(groups):,} bytes, too many to read")
@@ -313,7 +301,7 @@ def _from_parquet(content: bytes) -> Iterator[Columns]:
                 raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
             yield {name: batch.column(name).to_pylist() for name in names}
     except (pa.ArrowException, OSError, OverflowError) as error:
-        raise ValueError(f"it cannot be read as Parquet ({' '.join(str(error).split())})") from None
+        raise ValueError(f"it cannot be read as Parquet ({one_line(error)})") from None
 
 
 @dataclass(frozen=True)
@@ -335,8 +323,7 @@ def _from_json(content: bytes) -> Iterator[Columns]:
     if len(text) > MOST_BYTES:
         raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
     saved = read_json("store", "its content", text, _Packed)
-    _check_format(saved.format)
-    _check_columns([*saved.same, *saved.columns])
+    _check_head(saved.format, [*saved.same, *saved.columns])
     lengths = {len(values) for values in saved.columns.values()} - {saved.rows}
     if lengths or not 0 < saved.rows <= MOST_ROWS:
         raise ValueError(f"its columns have {sorted(lengths)} values for {saved.rows} rows")

@@ -19,8 +19,10 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lowchurn._files import scratch_folder, write_file
+from lowchurn._terminal import one_line
 from lowchurn.bench._segments import (
     FINISHED,
     MEASURED,
@@ -33,6 +35,9 @@ from lowchurn.bench._segments import (
     read_segment,
     setting_of,
 )
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 _SEGMENT = re.compile(r"([0-9]{6,})-([0-9a-f]{16})\.(parquet|json\.gz)")
 
@@ -63,11 +68,11 @@ class Store:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.segments = self.folder / "segments"
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._found: dict[tuple, Row] = {}
         self._read: set[str] = set()  # files whose rows are in _found
         self._marks: dict[str, str] = {}  # fingerprints of the data sets in _found
-        self._held = 0
+        self._writers: FileLock | None = None  # held while this process may write
 
     def __len__(self) -> int:
         return len(self.rows())
@@ -145,19 +150,16 @@ class Store:
                 old = there.get(key)
                 if old is None or (old["status"] != FINISHED and old != row):
                     new[key] = row
-            self._check_same_data((row["dataset"], row["data"]) for row in new.values())
+            self.check_same_data((row["dataset"], row["data"]) for row in new.values())
             if new:
                 self._write(new)
             return len(new)
 
-    def check_same_data(self, marks: dict[str, str]) -> None:
+    def check_same_data(self, marks: Iterable[tuple[str, str]]) -> None:
         """Refuse data sets, by name and fingerprint, of which this store contains rows made from another version."""
         with self._lock:
             self._by_key()
-            self._check_same_data(marks.items())
-
-    def _check_same_data(self, marks: Iterable[tuple[str, str]]) -> None:
-        known = dict(self._marks)
+            known = dict(self._marks)
         for name, mark in marks:
             if known.setdefault(name, mark) != mark:
                 raise ValueError(
@@ -167,70 +169,47 @@ class Store:
 
     def _write(self, rows: dict[tuple, Row]) -> None:
         content, ending = encode(list(rows.values()))
-        files = self._files()
-        number = _number(files[-1]) + 1 if files else 1
+        number = max((int(path.name.partition("-")[0]) for path in self._files()), default=0) + 1
         path = self.segments / f"{number:06d}-{hashlib.sha256(content).hexdigest()[:16]}.{ending}"
         try:
             write_file(path, content)
         except ValueError as error:
             raise OSError(f"store: cannot write to {self.segments} ({error}); what was there is unharmed") from None
-        _flush_folder(self.segments)
+        with suppress(OSError):  # the name becomes as durable as the content, where the system can flush folders
+            handle = os.open(self.segments, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
         self._add(path, rows)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Keep other processes from writing; the system lets go of it when this one ends, however it does."""
-        if self._held:
-            self._held += 1
-            try:
-                yield
-            finally:
-                self._held -= 1
-            return
-        with self._locked():
-            for pattern in (".writing-*", ".*.lowchurn"):
-                for left in self.segments.glob(pattern):
-                    left.unlink(missing_ok=True)  # nobody else writes now: a killed writer left it
-            self._held = 1
-            try:
-                yield
-            finally:
-                self._held = 0
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
         try:
             from filelock import FileLock, Timeout
         except ImportError as error:
             raise ImportError('writing to a store needs filelock: pip install "lowchurn[bench]"') from error
-        self._files()  # a folder that is not a store stays as it is
-        lock = FileLock(self.folder / "lock", timeout=0, thread_local=False)
+        if self._writers is None:
+            self._writers = FileLock(self.folder / "lock", timeout=0, thread_local=False)  # may be taken again inside
+        first = not self._writers.is_locked
+        if first:
+            self._files()  # a folder that is not a store stays as it is
         try:
             self.segments.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
+            self._writers.acquire()
         except Timeout:
             raise ValueError(f"store: another process is writing to {self.folder}. Wait for it to end.") from None
         except (OSError, NotImplementedError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OSError(f"store: cannot write to {self.folder} ({reason}).") from None
         try:
+            for pattern in (".writing-*", ".*.lowchurn") if first else ():
+                for left in self.segments.glob(pattern):
+                    left.unlink(missing_ok=True)  # nobody else writes now: a killed writer left it
             yield
         finally:
-            lock.release()
-
-
-def _number(path: Path) -> int:
-    return int(path.name.partition("-")[0])
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make the name of a new file as durable as its content, where the system can flush folders."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            self._writers.release()
 
 
 def copy_rows(source: Store, target: Store) -> int:
@@ -276,5 +255,6 @@ def _unpack_segments(source: Path, folder: Path) -> None:
                 assert content is not None  # it is a regular file
                 (folder / "segments" / found[2]).write_bytes(content.read())
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"bench import: {source} is neither a folder nor a whole tar file ({reason}).") from None
+        raise ValueError(
+            f"bench import: {source} is neither a folder nor a whole tar file ({one_line(error)})."
+        ) from None

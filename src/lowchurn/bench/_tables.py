@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn.bench._datasets import BY_NAME
-from lowchurn.bench._paper import PaperTable, printed
+from lowchurn.bench._paper import METRIC, PaperTable, printed
 from lowchurn.bench._segments import FINISHED, Row, Setting, setting_of
 from lowchurn.bench._store import Store
 from lowchurn.metrics import churn_at_cold_accuracy, standard_error
@@ -147,9 +147,8 @@ def table_rows(store: Store) -> list[Row]:
         )
     for row in rows:
         if not _is_sound(row):
-            shown = ", ".join(
-                f"{name} {row[name]!r}" for name in ("dataset", "network", "strategy", "parameters", "trial")
-            )
+            names = ("dataset", "network", "strategy", "parameters", "trial")
+            shown = ", ".join(f"{name} {row[name]!r}" for name in names)
             raise ValueError(
                 f"bench: the store {store.folder} contains a row that no run makes ({shown}, accuracy "
                 f"{row['accuracy']}, churn {row['churn']}). Find its segment and move it away."
@@ -159,10 +158,8 @@ def table_rows(store: Store) -> list[Row]:
 
 def _is_sound(row: Row) -> bool:
     """Whether a row is such as a run writes; one that was tampered with may be anything within the store's types."""
-    if not re.fullmatch(r"[a-z]+-[0-9]{1,18}", row["network"]):
-        return False
     parameters = row["parameters"]
-    if row["strategy"] == "cold" and parameters:
+    if not re.fullmatch(r"[a-z]+-[0-9]{1,18}", row["network"]) or (row["strategy"] == "cold" and parameters):
         return False
     return all(
         parameters.get(name) in STARTS if name == "start" else isinstance(parameters.get(name), int | float)
@@ -202,24 +199,23 @@ def variant_name(variant: Variant) -> str:
 
 
 def choose(rows: Iterable[Row], variant: Variant) -> list[Row]:
-    """The rows of one variant; strategies without a choice of start belong to every start.
-
-    They alone make no row of a table, though: a data set and network that ran from other starts only is left out.
-    """
+    """The rows of one variant; strategies without a choice of start belong to every start of their place, if any."""
+    some, start = of_variant(rows, variant), variant["start"]
     starts: dict[tuple, set[str]] = {}
-    some = []
-    for row in rows:
-        if any(row[name] != variant[name] for name in VARIANT):
-            continue
-        chooses = "start" in row["parameters"]
-        if chooses:
-            starts.setdefault(_place(row), set()).add(row["start"])
-        if not chooses or row["start"] == variant["start"]:
-            some.append(row)
-    return [row for row in some if variant["start"] in starts.get(_place(row), {variant["start"]})]
+    for row in some:
+        if "start" in row["parameters"]:
+            starts.setdefault(place_of(row), set()).add(row["start"])
+    here = (row for row in some if start in starts.get(place_of(row), {start}))
+    return [row for row in here if "start" not in row["parameters"] or row["start"] == start]
 
 
-def _place(row: Row) -> tuple:
+def of_variant(rows: Iterable[Row], variant: Variant) -> list[Row]:
+    """The rows of one variant from any start."""
+    return [row for row in rows if all(row[name] == variant[name] for name in VARIANT)]
+
+
+def place_of(row: Row) -> tuple:
+    """The data set, the network and the sizes of a row."""
     return tuple(row[name] for name in PLACE)
 
 
@@ -239,7 +235,7 @@ def averages(rows: Iterable[Row]) -> Averages:
     """(data set, network, sizes) -> strategy and parameters -> their average over trials."""
     groups: dict[tuple, dict[Setting, list[Row]]] = {}
     for row in rows:
-        groups.setdefault(_place(row), {}).setdefault(setting_of(row), []).append(row)
+        groups.setdefault(place_of(row), {}).setdefault(setting_of(row), []).append(row)
     return {
         place: {setting: _average(some) for setting, some in settings.items()} for place, settings in groups.items()
     }
@@ -251,8 +247,8 @@ def _average(rows: list[Row]) -> Average:
     if not good:
         return Average(math.nan, math.nan, math.nan, math.nan, 0, failed)
     accuracy, churn = ([row[name] for row in good] for name in ("accuracy", "churn"))
-    means, errors = [float(np.mean(v)) for v in (accuracy, churn)], [standard_error(v) for v in (accuracy, churn)]
-    return Average(means[0], means[1], errors[0], errors[1], len(good), failed)
+    errors = standard_error(accuracy), standard_error(churn)
+    return Average(float(np.mean(accuracy)), float(np.mean(churn)), *errors, len(good), failed)
 
 
 def at_cold_accuracy(settings: Settings, method: str) -> Cell:
@@ -304,23 +300,18 @@ def cold_accuracy_table(
         failed += sum(a.failed for (name, _), a in settings.items() if name in methods)
         short |= any(cell.trials and cell.trials < most for cell in cells)
         lines.append((_labels(place)[:width], cells))
-    labels = LABELS[:width]
-    caption = table.caption if table else "All results under churn at cold accuracy metric"
-    notes = []
-    if failed:
-        notes.append(f"{failed} failed models are left out.")
-    if short:
-        notes.append(f"A number in brackets is that of its trials, where it is below {most}.")
-    name = table.name if table else "all"
+    notes = [f"{failed} failed models are left out."] if failed else []
+    notes += [f"A number in brackets is that of its trials, where it is below {most}."] if short else []
+    name, caption = (table.name, table.caption) if table else ("all", f"All results {METRIC}")
     caption = f"{caption}, in percent; {variant_name(variant)}"
-    return Table(name, caption, labels, tuple(methods), lines, most, bold=_least, notes=notes)
+    return Table(name, caption, LABELS[:width], tuple(methods), lines, most, bold=_least, notes=notes)
 
 
 def _labels(place: tuple) -> tuple[str, ...]:
     return place[0], place[1], "/".join(map(str, place[2:]))
 
 
-def _places(found: dict[tuple, Any], table: PaperTable | None) -> list[tuple]:
+def _places(found: Averages, table: PaperTable | None) -> list[tuple]:
     if table is None:
         return sorted(found, key=place_order)
     validation = 1000 if table.initial >= 10000 else 100
@@ -363,8 +354,7 @@ def win_counts(table: Table, paper: PaperTable | None = None) -> Table:
     ]
     notes = [f"{len(scored)} of {len(table.rows)} rows can be compared."]
     few = sum(bool(_least(cells)) and any(0 < cell.trials < table.trials for cell in cells) for _, cells in table.rows)
-    if few:
-        notes.append(f"{few} of them from fewer than {table.trials} trials.")
+    notes += [f"{few} of them from fewer than {table.trials} trials."] if few else []
     if paper is not None and paper.distill_best is not None:
         notes.append(f"The paper: distillation is best in {paper.distill_best:g} %.")
     caption = f"Share of rows, in percent, in which a method is best: {table.caption}"
@@ -376,12 +366,11 @@ def beside_the_paper(table: Table) -> Table | None:
     numbers = printed().get(table.name)
     if numbers is None:
         return None
-    lines = []
-    for labels, cells in table.rows:
-        theirs = numbers.get(labels[0])
-        if theirs is not None:
-            pairs = zip(table.columns, cells, strict=True)
-            lines.append((labels, [c for name, cell in pairs for c in (cell, Cell(theirs[name]))]))
+    lines = [
+        (labels, [c for name, cell in zip(table.columns, cells, strict=True) for c in (cell, Cell(theirs[name]))])
+        for labels, cells in table.rows
+        if (theirs := numbers.get(labels[0])) is not None
+    ]
     columns = tuple(c for name in table.columns for c in (name, f"{name}, paper"))
     caption = f"Beside the paper's numbers: {table.caption}"
     return Table(f"{table.name}-paper", caption, table.labels, columns, lines, table.trials, notes=table.notes)
@@ -390,7 +379,6 @@ def beside_the_paper(table: Table) -> Table | None:
 def ablation_table(rows: Iterable[Row] | Averages, variant: Variant) -> Table:
     """Churn at cold accuracy as the true label replaces the distilled one on more of the base's wrong rows."""
     found = averaged(rows, variant)
-    lines: list[tuple[tuple[str, ...], list[Cell]]] = []
     by_share: dict[tuple, dict[float, Settings]] = {}
     for place, settings in found.items():
         for setting, average in settings.items():
@@ -398,12 +386,11 @@ def ablation_table(rows: Iterable[Row] | Averages, variant: Variant) -> Table:
                 share = float(setting.parameters["share"])
                 by_share.setdefault(place, {}).setdefault(share, {})[setting] = average
     columns = sorted({share for shares in by_share.values() for share in shares})
+    lines = []
     for place in sorted(by_share, key=place_order):
         cold = {setting: a for setting, a in found[place].items() if setting.strategy == "cold"}
         cells = [at_cold_accuracy(by_share[place].get(s, {}) | cold, "anchor-to-distill") for s in columns]
         lines.append((_labels(place)[:2], cells))
-    caption = (
-        "From distillation (0) to the anchor method (1): churn at cold accuracy in percent by the share of the base's "
-        f"wrong rows that get the true label; {variant_name(variant)}"
-    )
+    caption = "From distillation (0) to the anchor method (1): churn at cold accuracy in percent by the share of the "
+    caption += f"base's wrong rows that get the true label; {variant_name(variant)}"
     return Table("ablation", caption, ("dataset", "network"), tuple(f"{s:g}" for s in columns), lines)

@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from lowchurn.bench._loading import Data
 from lowchurn.bench._protocol import Draw, Protocol, draw, make_network, start_of
 from lowchurn.bench._segments import FINISHED, Row
+from lowchurn.metrics import decide
 from lowchurn.strategies import Plan, Recipe, Strategy, Training, member_seed, one_hot, plan
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 COPIES = 12  # of a model's weights that training takes at most: state, start, moments and what is moved about
 BLEND_BYTES = 2**32  # that averages of weights or probabilities may take at a time
+T = TypeVar("T")
 NO_TEACHER = "no teacher finished"
 
 
@@ -75,36 +77,22 @@ class _Pool:
         self.bytes_at_once = BLEND_BYTES if limit is None else min(BLEND_BYTES, limit / 4)
         stopping = {"epochs": protocol.epochs, "patience": protocol.patience, "loss": protocol.loss}
         self.options: dict[str, Any] = options | stopping | {"device": str(place), "progress": False}
-
-    @property
-    def device_name(self) -> str:
-        import torch
-
-        return torch.cuda.get_device_name(self.X.device) if self.X.device.type == "cuda" else "cpu"
-
-    @cached_property
-    def test(self) -> torch.Tensor:
-        return self.X[self._index(self.data.test)]
-
-    @cached_property
-    def truth(self) -> torch.Tensor:
-        """The labels of the test rows."""
-        return self.labels[self._index(self.data.test)]
+        test = torch.from_numpy(data.test).to(place)
+        self.test, self.truth = self.X[test], self.labels[test]
+        self.device_name = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
 
     def onehot(self, rows: np.ndarray) -> torch.Tensor:
         """The labels of some rows as rows of zeros and a one."""
-        made: torch.Tensor = one_hot(self.labels[self._index(rows)], self.data.classes).to(self.dtype)
+        import torch
+
+        labels = self.labels[torch.from_numpy(rows).to(self.labels.device)]
+        made: torch.Tensor = one_hot(labels, self.data.classes).to(self.dtype)
         return made
 
     def train(self, tasks: list[Task]) -> Trained:
         from lowchurn import nets
 
         return nets.train(self.network, self.X, tasks, **self.options)
-
-    def _index(self, rows: np.ndarray) -> torch.Tensor:
-        import torch
-
-        return torch.from_numpy(rows).to(self.labels.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +259,7 @@ class _Retrains:
 
     def means(
         self, members: dict[int, _Members], rows: list[np.ndarray] | None = None
-    ) -> Iterator[tuple[list[int], torch.Tensor]]:
+    ) -> Iterator[tuple[Sequence[int], torch.Tensor]]:
         """Mean probabilities (T, n, m) of the finished members: of each trial's own rows, or of the test rows."""
         import torch
 
@@ -279,7 +267,7 @@ class _Retrains:
         width = max((len(some.places) for some in members.values()), default=0)
         count = len(pool.test) if rows is None else len(rows[0])
         each = 4 * (width + 1) * count * pool.data.classes * self.bases.proba.element_size()
-        for part in _parts(list(members), pool.bytes_at_once / each):
+        for part in slices(list(members), pool.bytes_at_once / each):
             places = [members[i].finished for i in part]
             width = max(map(len, places))
             padded = [k for some in places for k in (*some, *some[:1] * (width - len(some)))]
@@ -342,7 +330,7 @@ class _Measured:
         weights = sum(p.numel() for p in self.pool.network.parameters())
         most = self.pool.bytes_at_once / (COPIES * self.bases.proba.element_size() * weights)
         for some in _by_stack(made):
-            for part in _parts(some, most):
+            for part in slices(some, most):
                 averaged = average(
                     part[0].members.stack,
                     [one.members.finished for one in part],
@@ -367,9 +355,9 @@ class _Measured:
                     own = [one for one in some if one.i in part and one.recipe.base_share == share]
                     index = torch.tensor([part.index(one.i) for one in own], device=means.device, dtype=torch.int64)
                     mixed = (1 - share) * means[index] + share * base[index]
-                    yield from self._rows(own, mixed.argmax(dim=-1).to(self.bases.before.dtype), [FINISHED] * len(own))
+                    yield from self._rows(own, decide(mixed).to(self.bases.before.dtype), [FINISHED] * len(own))
 
-    def _rows(self, made: list[_Made], after: torch.Tensor, status: Sequence[str]) -> Iterator[Row]:
+    def _rows(self, made: Sequence[_Made], after: torch.Tensor, status: Sequence[str]) -> Iterator[Row]:
         """Rows with what was measured of these models' decisions (K, test rows)."""
         if not made:
             return
@@ -389,7 +377,7 @@ class _Measured:
 
         index = torch.tensor(owners, device=after.device)
         shares: dict[str, list[torch.Tensor]] = {"accuracy": [], "churn": [], "broken": [], "fixed": []}
-        for some in _parts(range(len(after)), 2**28 / max(1, after.shape[1])):
+        for some in slices(range(len(after)), 2**28 / max(1, after.shape[1])):
             part, own = after[some[0] : some[-1] + 1], index[some[0] : some[-1] + 1]
             right, changed = part == self.pool.truth, part != self.bases.before[own]
             counted = (right, changed, changed & self.bases.right[own], changed & right)
@@ -409,7 +397,7 @@ def _by_stack(made: list[_Made]) -> list[list[_Made]]:
     return list(stacks.values())
 
 
-def _parts(items: Sequence[Any], most: float) -> Iterator[Any]:
+def slices(items: Sequence[T], most: float) -> Iterator[Sequence[T]]:
     """Slices of at most so many items, at least one."""
     size = max(1, int(most))
     for first in range(0, len(items), size):
