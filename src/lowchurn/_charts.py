@@ -17,6 +17,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
+from lowchurn._extras import importing
 from lowchurn._files import write_file
 from lowchurn._html import clean, package_text, render
 
@@ -264,10 +265,8 @@ class Chart:
 
     def png(self) -> bytes:
         """The picture as PNG, two pixels for each of its units."""
-        try:
+        with importing("a PNG file", "report"):
             import vl_convert
-        except ImportError as error:
-            raise ImportError('a PNG file needs vl-convert-python: pip install "lowchurn[report]"') from error
         return bytes(vl_convert.svg_to_png(self.svg(), scale=2))
 
     def page(self) -> str:

@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from lowchurn._display import interval_text, share_text
+from lowchurn._extras import importing
 
 if TYPE_CHECKING:
     import jinja2
@@ -36,10 +37,8 @@ def render(template: str, **values: Any) -> str:
 @cache
 def environment() -> jinja2.Environment:
     """Every value is escaped, in text and in attributes, and a name that has no value is an error."""
-    try:
+    with importing("HTML", "report"):
         import jinja2
-    except ImportError as error:
-        raise ImportError('HTML needs jinja2: pip install "lowchurn[report]"') from error
 
     class Templates(jinja2.PackageLoader):
         def get_source(self, environment: jinja2.Environment, template: str) -> Any:

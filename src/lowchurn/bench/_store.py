@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lowchurn._extras import importing
 from lowchurn._files import scratch_folder, write_file
 from lowchurn.bench._segments import (
     FINISHED,
@@ -199,10 +200,8 @@ class Store:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        try:
+        with importing("store: writing", "bench"):
             from filelock import FileLock, Timeout
-        except ImportError as error:
-            raise ImportError('writing to a store needs filelock: pip install "lowchurn[bench]"') from error
         self._files()  # a folder that is not a store stays as it is
         lock = FileLock(self.folder / "lock", timeout=0, thread_local=False)
         try:

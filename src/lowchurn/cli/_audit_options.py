@@ -98,9 +98,6 @@ def audit(
     Exit code 0: PASS; 1: FAIL; 3: INCONCLUSIVE (0 with --inconclusive warn or pass); 2: bad input.
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    try:
-        from lowchurn.cli._audit import run_audit
-    except ImportError as error:
-        raise ValueError(str(error)) from None
+    from lowchurn.cli._audit import run_audit
 
     raise typer.Exit(run_audit(given))
