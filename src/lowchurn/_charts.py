@@ -237,16 +237,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure: it shows itself in a notebook and writes itself to a file.
-
-    Examples
-    --------
-    >>> from lowchurn._charts import Axis, Chart, Mark, Panel
-    >>> line = Mark("line", [(0, 1), (1, 3)], "curve", "soup", colour=5)
-    >>> chart = Chart("Churn", [Panel(Axis.around([0, 1]), Axis.around([1, 3]), [line])])
-    >>> chart.svg()[:4], [mark.series for mark in chart.marks]
-    ('<svg', ['soup'])
-    """
+    """A figure: it shows itself in a notebook and writes itself to a file."""
 
     title: str
     panels: Sequence[Panel]

@@ -87,6 +87,9 @@ class Gate(Limits):
     >>> gate = Gate(max_churn=0.03, slices={"country": {"max_churn": 0.05, "min_rows": 200}})
     >>> gate.slices["country"].max_churn
     0.05
+    >>> Gate.from_dict({"max_chrn": 0.03})
+    Traceback (most recent call last):
+    ValueError: gate: unknown limit 'max_chrn'. Did you mean 'max_churn'...
     """
 
     slices: Mapping[str, Limits] = field(default_factory=dict)
@@ -114,18 +117,7 @@ class Gate(Limits):
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Gate:
-        """From plain values, as a TOML file holds them.
-
-        Examples
-        --------
-        >>> from lowchurn.audit import Gate
-        >>> Gate.from_dict({"max_churn": 0.03}).max_churn
-        0.03
-        >>> Gate.from_dict({"max_chrn": 0.03})
-        Traceback (most recent call last):
-        ...
-        ValueError: gate: unknown limit 'max_chrn'. Did you mean 'max_churn'...
-        """
+        """From plain values, as a TOML file holds them."""
         return _from_table(cls, table, "gate")
 
 

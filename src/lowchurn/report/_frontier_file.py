@@ -72,16 +72,7 @@ class Report:
 
 
 def read_frontier(path: str) -> list[dict[str, Any]] | dict[str, Any]:
-    """Read settings from a JSON file: a list of them, or the report of ``lowchurn retrain``; checked before use.
-
-    Examples
-    --------
-    >>> from lowchurn.report._frontier_file import read_frontier
-    >>> read_frontier("no-such.json")
-    Traceback (most recent call last):
-    ...
-    ValueError: audit: cannot read the frontier 'no-such.json': No such file or directory.
-    """
+    """Read settings from a JSON file: a list of them, or the report of ``lowchurn retrain``; checked before use."""
     name = f"the frontier {path!r}"
     try:
         raw = Path(path).read_bytes()
