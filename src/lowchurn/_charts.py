@@ -61,6 +61,11 @@ def series_styles(names: Iterable[str]) -> dict[str, tuple[int, str]]:
     return chosen | {name: free[k % len(free)] for k, name in enumerate(others)}
 
 
+def _classes(style: str, colour: int | None, shape: str = "circle") -> str:
+    """Style, colour and shape as HTML classes."""
+    return style + ("" if colour is None else f" lc{colour}") + ("" if shape == "circle" else f" {shape}")
+
+
 SCALES: dict[str, Callable[[float], float]] = {
     "linear": lambda value: value,
     "root": lambda value: math.copysign(math.sqrt(abs(value)), value),  # gives small numbers more room
@@ -127,11 +132,9 @@ class Mark:
 
     @property
     def classes(self) -> str:
-        """Style, colour and shape as HTML classes."""
-        parts = [self.style, "" if self.colour is None else f"lc{self.colour}"]
-        if self.kind == "point":
-            parts += ["" if self.shape == "circle" else self.shape, "chosen" if self.chosen else ""]
-        return " ".join(filter(None, parts))
+        point = self.kind == "point"
+        shown = _classes(self.style, self.colour, self.shape if point else "circle")
+        return f"{shown} chosen" if point and self.chosen else shown
 
 
 @dataclass(frozen=True)
@@ -221,8 +224,7 @@ class Key:
 
     @property
     def classes(self) -> str:
-        shape = self.shape if self.style == "point" and self.shape != "circle" else ""
-        return " ".join(filter(None, [self.style, "" if self.colour is None else f"lc{self.colour}", shape]))
+        return _classes(self.style, self.colour, self.shape if self.style == "point" else "circle")
 
 
 @dataclass(frozen=True)
@@ -369,8 +371,7 @@ def _draw_panel(svg: Element, panel: Panel, title: str, box: tuple[float, float,
 
 
 def _draw_point(svg: Element, at: Pair, style: str, colour: int | None, shape: str, size: float) -> Element:
-    classes = style if colour is None else f"{style} lc{colour}"
-    point = _add(svg, "g", class_=classes, transform=f"translate({at[0]:.2f} {at[1]:.2f})")
+    point = _add(svg, "g", class_=_classes(style, colour), transform=f"translate({at[0]:.2f} {at[1]:.2f})")
     if shape == "circle":
         _add(point, "circle", r=size)
     else:

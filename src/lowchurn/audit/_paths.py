@@ -73,6 +73,6 @@ def format_of(path: str) -> str:
     except OSError:
         pass
     raise ValueError(
-        f"audit: cannot tell what {path!r} is. Its name should end in one of "
+        f"audit: the format of {path!r} is not known. Its name should end in one of "
         f"{', '.join((*PARQUET_ENDINGS, *CSV_ENDINGS, *DATABASE_ENDINGS))}."
     )

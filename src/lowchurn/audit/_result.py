@@ -85,7 +85,7 @@ class Audit:
     tallies: dict[Key, Tally]
     cells: Fetched
     judged: tuple[Slice, ...]
-    flips: list[dict[str, Any]]
+    flips: list[dict[str, object]]
     """A random sample of changed rows."""
     notes: tuple[str, ...]
     seed: int
@@ -178,7 +178,7 @@ class Audit:
         return sorted(found, key=lambda s: -s.excess)
 
     def gate(
-        self, gate: Gate | Mapping[str, Any] | None = None, *, review: Review | None = None, **limits: Any
+        self, gate: Gate | Mapping[str, object] | None = None, *, review: Review | None = None, **limits: object
     ) -> Verdict:
         """Judge limits: a :class:`Gate`, a mapping as in ``lowchurn.toml``, or keywords.
 
@@ -305,7 +305,7 @@ class Audit:
         """:meth:`to_dict` as text."""
         return dumps(self.to_dict(verdict, review), indent=2) + "\n"
 
-    def made(self) -> dict[str, Any]:
+    def made(self) -> dict[str, object]:
         """How the figures were made: command, inputs, versions, time."""
         return {
             "command": self.command,

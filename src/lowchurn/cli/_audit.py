@@ -65,7 +65,7 @@ class _Asked:
     settings: Settings
     gate: Gate | None
     paths: dict[str, str]
-    frontier: Any
+    frontier: object
     origin: Origin
 
 
@@ -119,7 +119,7 @@ def _check_paths(given: Mapping[str, Any], paths: Mapping[str, str], config: str
             )
 
 
-def _flat(table: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
+def _flat(table: Mapping[str, object], start: str) -> Iterator[tuple[str, object]]:
     """Nested tables as dotted names: ``gate.slices.country.max_churn``."""
     for name, value in table.items():
         if isinstance(value, Mapping):

@@ -78,21 +78,12 @@ def run_command(
     sizes = initial or [1000]
     for size in sizes:
         check_counts("bench run", {"initial": size}, prefix="--")
-    protocols = [
-        Protocol(
-            network=name,
-            initial=size,
-            validation=(1000 if size >= 10000 else 100) if validation is None else validation,
-            batch=batch,
-            scale=scale,
-            patience=patience,
-            loss=loss,
-            epochs=epochs,
-            seed=seed,
-        )
-        for name in network or ["fcn-1000"]
-        for size in sizes
-    ]
+
+    def protocol(name: str, size: int) -> Protocol:
+        stopped_on = (1000 if size >= 10000 else 100) if validation is None else validation
+        return Protocol(name, size, stopped_on, batch, scale, patience, loss, epochs, seed)
+
+    protocols = [protocol(name, size) for name in network or ["fcn-1000"] for size in sizes]
     settings = ablation_settings(start) if ablation else settings_of(strategy or ["paper"], start)
     place, names = Store(store), expand(datasets)
     counts = run(
