@@ -30,6 +30,7 @@ FLOOR = {
     "_types",
     "_estimates",
     "_display",
+    "_extras",
     "_json",
     "_html",
     "_checks",
@@ -50,10 +51,11 @@ ALLOWED = {
     "_display": {"_types", "_estimates"},
     "_json": {"_types"},
     "_estimates": {"_types", "_checks"},
-    "_html": {"_types", "_display", "_files"},
+    "_html": {"_types", "_display", "_extras", "_files"},
+    "_extras": {"_terminal"},
     "_files": set(),
     "_options": set(),
-    "_reading": {"_terminal"},
+    "_reading": {"_extras", "_terminal"},
     "_terminal": set(),
     "_exits": FLOOR,
     "_model_files": {"_reading", "_terminal", "_types"},
@@ -109,7 +111,7 @@ EDGES = {
 
 MOST_LINES = 60  # of a function's body, docstring aside
 MOST_ATTRIBUTES = 12
-MOST_PUBLIC_NAMES = 72
+MOST_PUBLIC_NAMES = 76
 # Classes with more attributes, because their fields are not of our choice.
 WIDE = {
     "lowchurn.audit._result.Audit": "a public result: its fields are what a user reads",

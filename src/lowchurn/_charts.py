@@ -17,6 +17,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
+from lowchurn._extras import importing
 from lowchurn._files import write_file
 from lowchurn._html import clean, package_text, render
 
@@ -58,6 +59,11 @@ def series_styles(names: Iterable[str]) -> dict[str, tuple[int, str]]:
     free = [style for style in SPARE if style[0] not in taken] or list(SPARE)
     others = [name for name in names if name not in PAPER]
     return chosen | {name: free[k % len(free)] for k, name in enumerate(others)}
+
+
+def _classes(style: str, colour: int | None, shape: str = "circle") -> str:
+    """Style, colour and shape as HTML classes."""
+    return style + ("" if colour is None else f" lc{colour}") + ("" if shape == "circle" else f" {shape}")
 
 
 SCALES: dict[str, Callable[[float], float]] = {
@@ -126,11 +132,9 @@ class Mark:
 
     @property
     def classes(self) -> str:
-        """Style, colour and shape as HTML classes."""
-        parts = [self.style, "" if self.colour is None else f"lc{self.colour}"]
-        if self.kind == "point":
-            parts += ["" if self.shape == "circle" else self.shape, "chosen" if self.chosen else ""]
-        return " ".join(filter(None, parts))
+        point = self.kind == "point"
+        shown = _classes(self.style, self.colour, self.shape if point else "circle")
+        return f"{shown} chosen" if point and self.chosen else shown
 
 
 @dataclass(frozen=True)
@@ -220,8 +224,7 @@ class Key:
 
     @property
     def classes(self) -> str:
-        shape = self.shape if self.style == "point" and self.shape != "circle" else ""
-        return " ".join(filter(None, [self.style, "" if self.colour is None else f"lc{self.colour}", shape]))
+        return _classes(self.style, self.colour, self.shape if self.style == "point" else "circle")
 
 
 @dataclass(frozen=True)
@@ -236,16 +239,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure: it shows itself in a notebook and writes itself to a file.
-
-    Examples
-    --------
-    >>> from lowchurn._charts import Axis, Chart, Mark, Panel
-    >>> line = Mark("line", [(0, 1), (1, 3)], "curve", "soup", colour=5)
-    >>> chart = Chart("Churn", [Panel(Axis.around([0, 1]), Axis.around([1, 3]), [line])])
-    >>> chart.svg()[:4], [mark.series for mark in chart.marks]
-    ('<svg', ['soup'])
-    """
+    """A figure: it shows itself in a notebook and writes itself to a file."""
 
     title: str
     panels: Sequence[Panel]
@@ -264,10 +258,8 @@ class Chart:
 
     def png(self) -> bytes:
         """The picture as PNG, two pixels for each of its units."""
-        try:
+        with importing("a PNG file", "report"):
             import vl_convert
-        except ImportError as error:
-            raise ImportError('a PNG file needs vl-convert-python: pip install "lowchurn[report]"') from error
         return bytes(vl_convert.svg_to_png(self.svg(), scale=2))
 
     def page(self) -> str:
@@ -379,8 +371,7 @@ def _draw_panel(svg: Element, panel: Panel, title: str, box: tuple[float, float,
 
 
 def _draw_point(svg: Element, at: Pair, style: str, colour: int | None, shape: str, size: float) -> Element:
-    classes = style if colour is None else f"{style} lc{colour}"
-    point = _add(svg, "g", class_=classes, transform=f"translate({at[0]:.2f} {at[1]:.2f})")
+    point = _add(svg, "g", class_=_classes(style, colour), transform=f"translate({at[0]:.2f} {at[1]:.2f})")
     if shape == "circle":
         _add(point, "circle", r=size)
     else:

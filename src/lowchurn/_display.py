@@ -14,15 +14,13 @@ def setting_words(parameters: Mapping[str, object]) -> str:
 
 
 def share_text(value: float, signed: bool = False, digits: int | None = None) -> str:
-    """A share in percent, with as many digits as it deserves; ``signed``: a difference of shares, in points."""
-    if signed:
-        return points(value, digits)
-    return "undefined" if math.isnan(value) else f"{_hundredfold(value, digits)}%"
+    """A share in percent, with as many digits as it deserves.
 
-
-def points(value: float, digits: int | None = None) -> str:
-    """A difference of two shares, in percentage points: a fall from 90 % to 89 % is not one of 1 %."""
-    return "undefined" if math.isnan(value) else f"{_hundredfold(value, digits, '+')} points"
+    With ``signed`` it is a difference of two shares, in percentage points: a fall from 90 % to 89 % is not one of 1 %.
+    """
+    if math.isnan(value):
+        return "undefined"
+    return f"{_hundredfold(value, digits, '+')} points" if signed else f"{_hundredfold(value, digits)}%"
 
 
 def _hundredfold(value: float, digits: int | None = None, sign: str = "") -> str:
@@ -38,8 +36,6 @@ def interval_text(estimate: Estimate, signed: bool = False) -> str:
         return "undefined"
     width = 100 * (estimate.high - estimate.low)
     digits = min(6, max(2, 1 - math.floor(math.log10(width)))) if width > 0 else 2
-    if signed:
-        low, high = (_hundredfold(v, digits, "+") for v in (estimate.low, estimate.high))
-        return f"{points(estimate.value, digits)} ({low} to {high})"
-    value, low, high = (share_text(v, digits=digits) for v in (estimate.value, estimate.low, estimate.high))
-    return f"{value} ({low} to {high})"
+    sign, unit = ("+", "") if signed else ("", "%")
+    low, high = (f"{_hundredfold(end, digits, sign)}{unit}" for end in (estimate.low, estimate.high))
+    return f"{share_text(estimate.value, signed, digits)} ({low} to {high})"

@@ -20,7 +20,7 @@ class Estimate:
 
     Examples
     --------
-    >>> from lowchurn.audit import Estimate
+    >>> from lowchurn._estimates import Estimate
     >>> print(Estimate(0.031, 0.025, 0.038, 4000, "exact (Clopper-Pearson)"))
     0.031 [0.025, 0.038] (n = 4,000)
     """

@@ -131,7 +131,7 @@ def read_tried(given: Any, limit: float | None = None, who: str = "html_page") -
 
     ``limit`` is the budget of hard churn where what is given has none.
     """
-    served: Mapping[str, Any] = {}
+    served: Mapping[str, object] = {}
     budget, kind = None, "hard"
     if hasattr(given, "frontier_"):
         served, budget, kind = given.selection_.served, given.max_churn, given.churn
@@ -184,13 +184,11 @@ def _position(parameters: dict[str, str | int | float]) -> str:
     return next((name for name in ("toward_base", "lam") if name in parameters), next(reversed(parameters), ""))
 
 
-def _estimate(record: Mapping[str, Any], name: str, who: str) -> Estimate:
+def _estimate(record: Mapping[str, object], name: str, who: str) -> Estimate:
     pair = record.get(f"{name}_interval")
     pair = pair if isinstance(pair, Sequence) and len(pair) == 2 else (None, None)
-    low, high = (
-        _number(who, f"{name}_{end}", record.get(f"{name}_{end}", other))
-        for end, other in zip(("low", "high"), pair, strict=True)
-    )
+    ends = {f"{name}_low": pair[0], f"{name}_high": pair[1]}
+    low, high = (_number(who, end, other if record.get(end) is None else record[end]) for end, other in ends.items())
     value = _number(who, name, record.get(name))
     return Estimate(value if math.isfinite(value) else math.nan, low, high, 0)
 

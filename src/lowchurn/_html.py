@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from lowchurn._display import interval_text, share_text
+from lowchurn._extras import importing
 
 if TYPE_CHECKING:
     import jinja2
@@ -22,24 +23,15 @@ LONGEST_WORD = 20  # characters; a longer one may break where it has to, a short
 
 
 def render(template: str, **values: Any) -> str:
-    """The page that a template makes of values; the path of the template counts from the package.
-
-    Examples
-    --------
-    >>> from lowchurn._html import environment
-    >>> environment().from_string("<p title='{{ it }}'>{{ it|words }}</p>").render(it="<b>")
-    "<p title='&lt;b&gt;'>&lt;b&gt;</p>"
-    """
+    """The page that a template makes of values; the path of the template counts from the package."""
     return environment().get_template(template).render(values)
 
 
 @cache
 def environment() -> jinja2.Environment:
     """Every value is escaped, in text and in attributes, and a name that has no value is an error."""
-    try:
+    with importing("HTML", "report"):
         import jinja2
-    except ImportError as error:
-        raise ImportError('HTML needs jinja2: pip install "lowchurn[report]"') from error
 
     class Templates(jinja2.PackageLoader):
         def get_source(self, environment: jinja2.Environment, template: str) -> Any:
@@ -96,25 +88,19 @@ def short(value: object, most: int) -> str:
 
 def words(value: object) -> Markup:
     """Text that breaks between its words. Long ones may also break, after a separator where they have one."""
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
+
+    def kept(part: str) -> Markup:
+        """A short word in one piece: a browser would break it at its hyphens."""
+        apart = len(part) <= LONGEST_WORD and re.search(r"\w[-/?]\w|--", part)
+        return Markup('<span class="whole">{}</span>').format(part) if apart else escape(part)
+
+    def word(part: str) -> Markup:
+        if len(part) <= LONGEST_WORD:
+            return kept(part)
+        pieces = (kept(piece) for piece in re.split(r"(?<=[/\\_=,.:;&?])", part) if piece)
+        return Markup('<span class="long">{}</span>').format(Markup("<wbr>").join(pieces))
 
     if hasattr(value, "__html__"):
         return Markup(value)
-    return Markup("").join(_word(part) for part in re.split(r"(\s+)", clean(value)))
-
-
-def _word(part: str) -> Markup:
-    from markupsafe import Markup
-
-    if len(part) <= LONGEST_WORD:
-        return _kept(part)
-    pieces = (_kept(piece) for piece in re.split(r"(?<=[/\\_=,.:;&?])", part) if piece)
-    return Markup('<span class="long">{}</span>').format(Markup("<wbr>").join(pieces))
-
-
-def _kept(part: str) -> Markup:
-    """A short word in one piece: a browser would break it at its hyphens."""
-    from markupsafe import Markup, escape
-
-    apart = len(part) <= LONGEST_WORD and re.search(r"\w[-/?]\w|--", part)
-    return Markup('<span class="whole">{}</span>').format(part) if apart else escape(part)
+    return Markup("").join(word(part) for part in re.split(r"(\s+)", clean(value)))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from lowchurn._extras import importing
 from lowchurn._terminal import one_line
 
 T = TypeVar("T")
@@ -50,10 +51,8 @@ def _parsed(who: str, name: str, form: str, parse: Callable[[], object], kind: t
 
 def check_structure(who: str, name: str, found: object, kind: type[T]) -> T:
     """Check plain data (dicts, lists, strings, numbers) against a type and return it as that type."""
-    try:
+    with importing(who, "save"):
         import msgspec
-    except ImportError:
-        raise ImportError(f'{who}: msgspec is needed to read {name}. Run: pip install "lowchurn[save]"') from None
     if _depth(found) > DEEPEST:
         raise ValueError(f"{who}: {name} is nested too deeply.")
     try:

@@ -192,7 +192,7 @@ def test_files_that_are_no_tables(tmp_path, old):
         ("cut.parquet", good.read_bytes()[:-40], "cannot read .* as Parquet"),
         ("nothing.parquet", b"", "is empty"),
         ("nothing.csv", b"", "is empty"),
-        ("table.xlsx", b"PK\x03\x04", "cannot tell what"),
+        ("table.xlsx", b"PK\x03\x04", "the format of .* is not known"),
         ("base.duckdb", b"hello", "name the table"),
     ):
         path = tmp_path / name
@@ -228,5 +228,5 @@ def test_odd_columns(old, new):
 
 def test_scores_given_for_labels_are_noticed():
     rows = pd.DataFrame({"id": np.arange(20_000), "prediction": np.random.default_rng(0).random(20_000)})
-    with pytest.raises(ValueError, match="If they are scores, say score= and threshold="):
+    with pytest.raises(ValueError, match="If they are scores, name them: score= with threshold="):
         lowchurn.audit.audit(rows, rows)

@@ -234,7 +234,7 @@ def test_a_score_does_not_guess_its_classes():
         lowchurn.audit.audit(decided, rows)
     assert lowchurn.audit.audit(decided, rows, classes=(-1, 1)).churn.value == 0
     dates = rows.set_column(2, "y", pa.array([datetime.date(2024, 1, 1)] * 3))
-    with pytest.raises(ValueError, match="say which one a score above the threshold means"):
+    with pytest.raises(ValueError, match="name the one that a score above the threshold means"):
         lowchurn.audit.audit(dates, dates, label="y")
 
 

@@ -8,11 +8,13 @@ import pandas as pd
 import pytest
 
 import lowchurn
-from lowchurn._display import points
+from lowchurn._display import share_text
 from lowchurn._estimates import proportion
-from lowchurn.audit import Gate, Limits, junit, markdown, review_change
+from lowchurn.audit import Gate, Limits
 from lowchurn.audit import _statistics as stats
+from lowchurn.audit._review import review_change
 from lowchurn.audit._settings import read_config
+from lowchurn.audit._summary import junit, markdown
 
 
 def audit_of(n=1000, changed=0, broken=0, fixed=0):
@@ -276,7 +278,7 @@ def test_differences_are_in_points_and_shares_in_percent():
     assert "not worse than -5.00 points" in words[1]
     assert "%" not in words[1]
     assert "-2.00 points" in str(audit_of(n=1000, broken=30, fixed=10))
-    assert points(0.0033) == "+0.33 points"
+    assert share_text(0.0033, signed=True) == "+0.33 points"
 
 
 def test_a_percentage_for_a_share_is_hinted_at():

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import lowchurn
-from lowchurn.audit import plan_review, review_change
+from lowchurn.audit._review import plan_review, review_change
 
 
 def world(rng, rows, fixed, broken, lateral):

@@ -162,6 +162,24 @@ def test_the_page_fits_a_phone_and_is_read_in_the_dark(store, tmp_path, quick, b
     view.close()
 
 
+@needs_chromium
+def test_wide_tables_fit_on_paper_and_keep_their_names_in_sight_on_a_phone(tmp_path, quick, browser):  # noqa: F811
+    store = Store(tmp_path / "store")
+    store.append(ROWS)
+    page = write_report(store, tmp_path / "out")
+    view = browser.new_page(viewport={"width": 700, "height": 900})
+    view.goto(page.as_uri())
+    assert max(table.locator("th").count() for table in view.locator("table").all()) > 15
+    view.emulate_media(media="print")
+    assert view.evaluate("document.scrollingElement.scrollWidth") <= 700
+    view.emulate_media(media="screen")
+    view.set_viewport_size({"width": 390, "height": 800})
+    frame = view.locator(".scroll").nth(1)
+    frame.evaluate("frame => { frame.scrollLeft = 200; }")
+    assert frame.locator("td.label").first.bounding_box()["x"] >= frame.bounding_box()["x"]
+    view.close()
+
+
 def test_names_from_a_store_lead_nowhere_else(store, tmp_path, quick):
     odd = [
         model("adult", "distill", "lam=0.1", 0.84, 0.01, start="../../up", loss="../../<b>"),

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +49,7 @@ class Answers:
 class Given:
     """Rows as they were given, and how an error names one of them."""
 
-    columns: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, Sequence[object]]
     name: str
     first: int
     """Number of the first row: 2 in a file, as a spreadsheet counts, and 0 in a table in memory."""
@@ -60,7 +59,7 @@ class Given:
 
 
 def read_answers(
-    engine: Engine, pairs: joins.Table, columns: Columns, classes: Iterable[Any], table: TableLike, label: str
+    engine: Engine, pairs: joins.Table, columns: Columns, classes: Iterable[object], table: TableLike, label: str
 ) -> Answers:
     """Join answers to the rows that they are about.
 
@@ -91,7 +90,7 @@ def read_answers(
         return _join(engine, pairs, ids, truths, empty=len(set(named) - set(answered)))
 
 
-def is_empty(value: Any, known: Iterable[Any] = ()) -> bool:
+def is_empty(value: object, known: Iterable[object] = ()) -> bool:
     """Whether nothing was filled in; a blank text is an answer where it is a class itself."""
     if isinstance(value, str):
         return not value.strip() and value not in known
@@ -200,7 +199,7 @@ def _split(who: str, text: str, wanted: Sequence[str], strict: bool = True) -> l
     return rows
 
 
-def _truths(given: Given, label: str, answered: Sequence[int], known: set[Any]) -> list[Any]:
+def _truths(given: Given, label: str, answered: Sequence[int], known: set[object]) -> list[object]:
     read = class_reader(known)
     truths, wrong = [], []
     for i in answered:
@@ -240,7 +239,7 @@ def _typed_ids(given: Given, name: str, rows: Sequence[int], kind: str, type: pa
 
 
 def _join(
-    engine: Engine, pairs: joins.Table, ids: Mapping[str, pa.Array], truths: Sequence[Any], empty: int
+    engine: Engine, pairs: joins.Table, ids: Mapping[str, pa.Array], truths: Sequence[object], empty: int
 ) -> Answers:
     keys = list(ids)
     given = engine.hold(pa.table({**ids, "place": pa.array(range(len(truths)), type=pa.int64())}))

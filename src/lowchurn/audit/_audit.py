@@ -38,7 +38,7 @@ def audit(
     score: str | Sequence[str | None] | None = None,
     threshold: float | Sequence[float] = 0.5,
     proba: Sequence[str] | Mapping[Any, str] | None = None,
-    classes: Sequence[Any] | None = None,
+    classes: Sequence[object] | None = None,
     features: str | Sequence[str] = (),
     on_mismatch: str = "error",
     confidence: float = 0.95,
@@ -244,7 +244,7 @@ def _cuts(engine: Engine, pairs: Table, columns: Columns, rows: int) -> tuple[li
     return cuts, notes
 
 
-def _flip_rows(found: Fetched, columns: Columns, cuts: Sequence[counts.Cut]) -> list[dict[str, Any]]:
+def _flip_rows(found: Fetched, columns: Columns, cuts: Sequence[counts.Cut]) -> list[dict[str, object]]:
     """Changed rows with keys that differ: a column called like one of ours gets another key."""
     ours = {"old": "old", "new": "new", "label": "label", "c_o": "old probability", "c_n": "new probability"}
     names: dict[str, str] = {}

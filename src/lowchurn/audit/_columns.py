@@ -68,7 +68,7 @@ class Columns:
     """The key columns, and the type in which each is compared."""
     old: Predicted
     new: Predicted
-    classes: tuple[Any, ...]
+    classes: tuple[object, ...]
     """Classes of the probability columns, in their order; for a score the negative and the positive class."""
     answer: str
     """The type in which labels and decisions are compared, as Ibis writes it: int64, decimal(38, 2), string, ..."""
@@ -232,7 +232,9 @@ def _same_kind(role: str, name: str, schemas: Schemas, alike: Iterable[str] = ()
         )
 
 
-def _proba(schemas: Schemas, settings: Settings, reserved: set[str]) -> tuple[tuple[str, ...], tuple[Any, ...] | None]:
+def _proba(
+    schemas: Schemas, settings: Settings, reserved: set[str]
+) -> tuple[tuple[str, ...], tuple[object, ...] | None]:
     """The probability columns, named or found by their prefix, and the classes that they stand for."""
     proba, classes = settings.proba, settings.classes
     if isinstance(proba, Mapping):
@@ -331,18 +333,18 @@ def _predicted(
     return prediction, None if proba else score
 
 
-def _binary_classes(kind: str, sides: Sequence[Predicted], known: bool) -> tuple[Any, ...]:
+def _binary_classes(kind: str, sides: Sequence[Predicted], known: bool) -> tuple[object, ...]:
     if not any(p.score for p in sides):
         return ()
     if known and kind not in NUMBERS:
         raise ValueError(
-            f"audit: labels are {kind}, so say which one a score above the threshold means: "
+            f"audit: labels are {kind}, so name the one that a score above the threshold means: "
             "classes=(negative, positive)."
         )
     return (False, True) if known and kind == "boolean" else (0, 1)
 
 
-def _fit_classes(answer: DataType, classes: tuple[Any, ...]) -> tuple[Any, ...]:
+def _fit_classes(answer: DataType, classes: tuple[object, ...]) -> tuple[object, ...]:
     """Give the classes the type of the labels: ``proba_0`` stands for the label 0 where labels are numbers."""
     try:
         found = tuple(class_value(c, answer) for c in classes)

@@ -46,20 +46,14 @@ class Cut:
             return "(missing)"
         if not self.edges:
             return value
-        i, edges = int(value), self._edge_words()
+        for digits in range(6, 18):  # as few as make the edges differ
+            edges = [f"{edge:.{digits}g}" for edge in self.edges]
+            if len(set(edges)) == len(edges):
+                break
+        i = int(value)
         if i == 0:
             return f"up to {edges[0]}"
-        if i == len(edges):
-            return f"over {edges[-1]}"
-        return f"{edges[i - 1]} to {edges[i]}"
-
-    def _edge_words(self) -> list[str]:
-        """The edges in as few digits as tell them apart."""
-        for digits in range(6, 18):
-            words = [f"{edge:.{digits}g}" for edge in self.edges]
-            if len(set(words)) == len(words):
-                break
-        return words
+        return f"over {edges[-1]}" if i == len(edges) else f"{edges[i - 1]} to {edges[i]}"
 
 
 def _slices(pairs: Table, cuts: Sequence[Cut], **extra: Column) -> list[Table]:

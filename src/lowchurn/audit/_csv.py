@@ -146,7 +146,7 @@ def load_remote(con: Connection, path: str, table: str, temporary: bool) -> list
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that the database cannot tell apart: it takes no notice of case, nor of what is behind a NUL."""
+    """Refuse names that are the same to the database: it takes no notice of case, nor of what is behind a NUL."""
     if cut := [name for name in names if "\0" in name]:
         raise ValueError(f"column names must not contain the character NUL, got {cut[:10]}")
     seen: dict[bytes, str] = {}

@@ -39,7 +39,7 @@ class ColumnType:
     kind: str
     dtype: dt.DataType
     written: bool = False
-    """Comes from a text file, which does not tell the number 1 from the text '1'."""
+    """Comes from a text file, in which the number 1 and the text '1' look the same."""
     rounded: bool = False
     """Some values have more digits than a float holds."""
     reason: str = ""

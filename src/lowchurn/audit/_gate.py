@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from lowchurn._checks import check_choice, check_number, unknown_name
 from lowchurn._display import interval_text, share_text
@@ -54,7 +54,7 @@ class Limits:
             raise ValueError(f"gate: min_rows must be a whole number of rows, got {self.min_rows!r}.")
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, object]:
         return {f.name: value for f in fields(Limits) if (value := getattr(self, f.name)) is not None}
 
 
@@ -87,6 +87,9 @@ class Gate(Limits):
     >>> gate = Gate(max_churn=0.03, slices={"country": {"max_churn": 0.05, "min_rows": 200}})
     >>> gate.slices["country"].max_churn
     0.05
+    >>> Gate.from_dict({"max_chrn": 0.03})
+    Traceback (most recent call last):
+    ValueError: gate: unknown limit 'max_chrn'. Did you mean 'max_churn'...
     """
 
     slices: Mapping[str, Limits] = field(default_factory=dict)
@@ -104,7 +107,7 @@ class Gate(Limits):
         object.__setattr__(self, "slices", made)
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, object]:
         found = super().given
         if self.slices:
             found["slices"] = {name: limits.given for name, limits in self.slices.items()}
@@ -113,19 +116,8 @@ class Gate(Limits):
         return found
 
     @classmethod
-    def from_dict(cls, table: Mapping[str, Any]) -> Gate:
-        """From plain values, as a TOML file holds them.
-
-        Examples
-        --------
-        >>> from lowchurn.audit import Gate
-        >>> Gate.from_dict({"max_churn": 0.03}).max_churn
-        0.03
-        >>> Gate.from_dict({"max_chrn": 0.03})
-        Traceback (most recent call last):
-        ...
-        ValueError: gate: unknown limit 'max_chrn'. Did you mean 'max_churn'...
-        """
+    def from_dict(cls, table: Mapping[str, object]) -> Gate:
+        """From plain values, as a TOML file holds them."""
         return _from_table(cls, table, "gate")
 
 

@@ -125,13 +125,14 @@ class Design:
     def mcnemar(self, tally: Tally) -> Test:
         """Is the accuracy changed?"""
         if tally.units is not None:
-            return stats.mcnemar_units(tally.units["fixed"] - tally.units["broken"])
+            moved = tally.units["fixed"] - tally.units["broken"]
+            n = int(np.count_nonzero(moved))
+            return stats.mcnemar_robust(float(moved.sum()), float(np.sum(moved**2)), n, "groups and weights")
+        fixed, broken = tally.n["fixed"], tally.n["broken"]
         if not self.weighted:
-            return stats.mcnemar(tally.n["fixed"], tally.n["broken"])
-        spread = math.sqrt(tally.weight2["fixed"] + tally.weight2["broken"])
-        z = (tally.weight["fixed"] - tally.weight["broken"]) / spread if spread > 0 else math.nan
-        n = tally.n["fixed"] + tally.n["broken"]
-        return Test("is the accuracy changed?", float(2 * special.ndtr(-abs(z))), n, "McNemar, robust to weights")
+            return stats.mcnemar(fixed, broken)
+        squares = tally.weight2["fixed"] + tally.weight2["broken"]
+        return stats.mcnemar_robust(tally.weight["fixed"] - tally.weight["broken"], squares, fixed + broken, "weights")
 
     def more_flips(self, inside: Tally, whole: Tally) -> float:
         """P-value that a slice holds no more flips than the other rows do (one-sided)."""

@@ -191,7 +191,7 @@ def check_classes(engine: Engine, pairs: Table, columns: Columns) -> None:
             raise ValueError(
                 f"audit: the {side} table has about {int(found):,} different decisions "
                 f"({columns.side(side).words()}), more than {MOST_CLASSES:,}. "
-                "If they are scores, say score= and threshold=."
+                "If they are scores, name them: score= with threshold=."
             )
     derived = [side for side in ("old", "new") if columns.side(side).label is None]
     for name in ("old", "new", "label"):

@@ -39,13 +39,11 @@ def files_to_read(side: str, path: str) -> list[str]:
     """The files behind a local path; an error that gives the reason where there are none or they cannot be read."""
     name, _ = split_path(path)
     found = list(map(str, files_of(path)))
+    if found and (os.path.isdir(name) or not os.path.exists(name)):
+        return found
     if os.path.isdir(name):
-        if found:
-            return found
         raise ValueError(f"audit: cannot read {path!r} for the {side} table: the folder has no .parquet files.")
     if not os.path.exists(name):
-        if found:
-            return found
         folder = Path(name).absolute().parent
         near = sorted(p.name for p in folder.glob("*"))[:SHOWN] if folder.is_dir() else []
         hint = f" That folder holds {', '.join(near)}." if near else " There is no such folder."
@@ -75,6 +73,6 @@ def format_of(path: str) -> str:
     except OSError:
         pass
     raise ValueError(
-        f"audit: cannot tell what {path!r} is. Its name should end in one of "
+        f"audit: the format of {path!r} is not known. Its name should end in one of "
         f"{', '.join((*PARQUET_ENDINGS, *CSV_ENDINGS, *DATABASE_ENDINGS))}."
     )

@@ -6,6 +6,7 @@ than 10,000), and whole units are resampled: the cost does not grow with the row
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,34 +18,30 @@ if TYPE_CHECKING:
     from lowchurn.audit._settings import Settings
     from lowchurn.audit._sources import Fetched
 
+# Means of a loss, from sums of the weights and of the old and the new loss.
+RATIOS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "old": lambda t: t[:, 1] / t[:, 0],
+    "new": lambda t: t[:, 2] / t[:, 0],
+    "change": lambda t: (t[:, 2] - t[:, 1]) / t[:, 0],
+}
 
-def soft_estimates(
-    sums: Fetched,
-    calibration: Fetched | None,
-    bins: int,
-    settings: Settings,
-) -> dict[str, Estimate]:
+
+def soft_estimates(sums: Fetched, calibration: Fetched | None, bins: int, settings: Settings) -> dict[str, Estimate]:
     """Each soft figure with its interval; those that need labels are undefined without them."""
     order = sorted(range(len(sums["unit"])), key=lambda i: str(sums["unit"][i]))
     column = {name: np.asarray([values[i] for i in order]) for name, values in sums.items() if name != "unit"}
-    how: dict[str, Any] = {
-        "confidence": settings.confidence,
-        "draws": int(settings.bootstrap),
-        "seed": settings.seed,
-    }
+    how: dict[str, Any] = {"confidence": settings.confidence, "draws": int(settings.bootstrap), "seed": settings.seed}
     ones = np.c_[column["weight"], column["soft"]].astype(float)
-    found = {"soft_churn": stats.bootstrap(ones, lambda t: t[:, 1] / t[:, 0], int(column["n"].sum()), **how)}
-    names = ("log_loss_old", "log_loss_new", "log_loss_change", "brier_old", "brier_new", "brier_change")
+    found = {"soft_churn": stats.bootstrap(ones, RATIOS["old"], int(column["n"].sum()), **how)}
     if calibration is None or int(column["labelled_rows"].sum()) == 0:
-        empty = (*names, "calibration_error_old", "calibration_error_new", "calibration_error_change")
-        return found | {name: undefined(0, "no labelled rows") for name in empty}
+        names = (f"{kind}_{part}" for kind in ("log_loss", "brier", "calibration_error") for part in RATIOS)
+        return found | {name: undefined(0, "no labelled rows") for name in names}
     n = int(column["labelled_rows"].sum())
     losses = np.c_[[column[c] for c in ("labelled", "ll_o", "ll_n", "br_o", "br_n")]].T.astype(float)
     for kind, first in (("log_loss", 1), ("brier", 3)):
         of_kind = losses[:, [0, first, first + 1]]
-        found[f"{kind}_old"] = stats.bootstrap(of_kind, lambda t: t[:, 1] / t[:, 0], n, **how)
-        found[f"{kind}_new"] = stats.bootstrap(of_kind, lambda t: t[:, 2] / t[:, 0], n, **how)
-        found[f"{kind}_change"] = stats.bootstrap(of_kind, lambda t: (t[:, 2] - t[:, 1]) / t[:, 0], n, **how)
+        for part, ratio in RATIOS.items():
+            found[f"{kind}_{part}"] = stats.bootstrap(of_kind, ratio, n, **how)
     unit_index = {sums["unit"][i]: position for position, i in enumerate(order)}
     cube = np.zeros((len(order), 2, 3, bins))
     for row, unit in enumerate(calibration["unit"]):
@@ -57,8 +54,7 @@ def soft_estimates(
         result: np.ndarray = np.abs(sure - hit).sum(axis=1) / weight.sum(axis=1)
         return result
 
-    centred = how | {"centred": True}
-    found["calibration_error_old"] = stats.bootstrap(flat, lambda t: error(t, 0), n, **centred)
-    found["calibration_error_new"] = stats.bootstrap(flat, lambda t: error(t, 1), n, **centred)
-    found["calibration_error_change"] = stats.bootstrap(flat, lambda t: error(t, 1) - error(t, 0), n, **centred)
+    errors = {"old": lambda t: error(t, 0), "new": lambda t: error(t, 1), "change": lambda t: error(t, 1) - error(t, 0)}
+    for part, of_part in errors.items():
+        found[f"calibration_error_{part}"] = stats.bootstrap(flat, of_part, n, centred=True, **how)
     return found

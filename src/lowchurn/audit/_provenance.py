@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lowchurn import __version__
 from lowchurn.audit._paths import files_of
@@ -45,7 +45,7 @@ class Provenance:
 
     old: Source = field(default_factory=Source)
     new: Source = field(default_factory=Source)
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
     """Settings that differ from their default; limits of the gate as ``gate.max_churn``."""
     config: str | None = None
     """The ``lowchurn.toml`` that was read."""

@@ -69,6 +69,14 @@ class Audit:
     >>> found = audit(old, new, label="y")
     >>> found.classes, found.flip_matrix.tolist()
     (['a', 'b'], [[1, 1], [1, 1]])
+    >>> print(found.estimate("churn", confidence=0.9))
+    0.5 [0.09761, 0.9024] (n = 4)
+    >>> found.gate(max_churn=0.01).outcome
+    'FAIL'
+    >>> found.disputed(2).columns.tolist()
+    ['id', 'answer_1', 'answer_2', 'label']
+    >>> found.with_labels(found.disputed().assign(label="b")).accuracy_change.value
+    0.0
     """
 
     columns: Columns
@@ -77,7 +85,7 @@ class Audit:
     tallies: dict[Key, Tally]
     cells: Fetched
     judged: tuple[Slice, ...]
-    flips: list[dict[str, Any]]
+    flips: list[dict[str, object]]
     """A random sample of changed rows."""
     notes: tuple[str, ...]
     seed: int
@@ -104,16 +112,7 @@ class Audit:
         return self.tallies[-1, None]
 
     def estimate(self, quantity: str, confidence: float | None = None, slice: str | None = None) -> Estimate:
-        """Any of the figures, at any confidence, of all rows or of a slice (``"country=DE"``).
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> from lowchurn.audit import audit
-        >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-        >>> print(audit(rows, rows).estimate("churn", confidence=0.9))
-        0 [0, 0.7764] (n = 2)
-        """
+        """Any of the figures, at any confidence, of all rows or of a slice (``"country=DE"``)."""
         if slice is None:
             return self.design.figure(self.whole, quantity, confidence)
         found = [tally for s, tally in self._judged_tallies() if s.name == slice]
@@ -140,16 +139,7 @@ class Audit:
         return self.design.mcnemar(self.whole)
 
     def not_worse_than(self, margin: float) -> Test:
-        """One-sided test that the accuracy did not fall by ``margin`` or more (non-inferiority).
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> from lowchurn.audit import audit
-        >>> rows = pd.DataFrame({"id": range(500), "prediction": 0, "y": 0})
-        >>> audit(rows, rows, label="y").not_worse_than(0.02).p_value < 0.01
-        True
-        """
+        """One-sided test that the accuracy did not fall by ``margin`` or more (non-inferiority)."""
         fixed, broken, change = self.fixed.value, self.broken.value, self.accuracy_change
         return stats.non_inferiority(fixed, broken, change.n, margin, change.effective)
 
@@ -188,7 +178,7 @@ class Audit:
         return sorted(found, key=lambda s: -s.excess)
 
     def gate(
-        self, gate: Gate | Mapping[str, Any] | None = None, *, review: Review | None = None, **limits: Any
+        self, gate: Gate | Mapping[str, object] | None = None, *, review: Review | None = None, **limits: object
     ) -> Verdict:
         """Judge limits: a :class:`Gate`, a mapping as in ``lowchurn.toml``, or keywords.
 
@@ -200,14 +190,6 @@ class Audit:
             its estimates, since only disagreements can change the accuracy. Slices are judged by labels alone.
         **limits
             The fields of :class:`Gate`, instead of ``gate``.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> from lowchurn.audit import audit
-        >>> rows = pd.DataFrame({"id": range(100), "prediction": 0})
-        >>> audit(rows, rows).gate(max_churn=0.01).outcome
-        'INCONCLUSIVE'
         """
         if gate is None:
             gate = Gate.from_dict(limits)
@@ -230,17 +212,7 @@ class Audit:
         return self.whole.n["labelled"] == self.rows.paired
 
     def review_plan(self, margin: float = 0.005, power: float = 0.8) -> ReviewPlan:
-        """How many rows to score and disagreements to label for a proof that the accuracy fell by less than ``margin``.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> from lowchurn.audit import audit
-        >>> old = pd.DataFrame({"id": range(1000), "prediction": 0})
-        >>> new = old.assign(prediction=[1] * 30 + [0] * 970)
-        >>> audit(old, new).review_plan(margin=0.01).labels
-        71
-        """
+        """Rows to score and disagreements to label for a proof that the accuracy fell by less than ``margin``."""
         decisive = 1.0
         if self.whole.n["labelled"] and len(self.classes) > 2:
             changed = self.whole.n["broken"] + self.whole.n["fixed"] + self.whole.n["lateral"]
@@ -255,15 +227,6 @@ class Audit:
 
         ``answer_1`` and ``answer_2`` hold the two decisions in random order, so that nobody sees which model decided
         what; ``label`` is to be filled in.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> from lowchurn.audit import audit
-        >>> old = pd.DataFrame({"id": range(4), "prediction": ["a", "a", "b", "b"]})
-        >>> new = pd.DataFrame({"id": range(4), "prediction": ["a", "b", "b", "a"]})
-        >>> list(audit(old, new).disputed(2).columns)
-        ['id', 'answer_1', 'answer_2', 'label']
         """
         import pandas as pd
 
@@ -290,16 +253,6 @@ class Audit:
             labels and ids are converted to the types of the audited ones; what is no class is refused with its row.
             Empty labels are counted as not answered yet.
         label : str, default "label"
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> from lowchurn.audit import audit
-        >>> old = pd.DataFrame({"id": range(4), "prediction": ["a", "a", "b", "b"]})
-        >>> new = pd.DataFrame({"id": range(4), "prediction": ["a", "b", "b", "a"]})
-        >>> found = audit(old, new)
-        >>> found.with_labels(found.disputed().assign(label="b")).accuracy_change.value
-        0.0
         """
         answers = read_answers(self.engine, self.pairs, self.columns, self.classes, table, label)
         disputed = self.whole.n["changed"]
@@ -318,16 +271,7 @@ class Audit:
         )
 
     def to_dict(self, verdict: Verdict | None = None, review: Review | None = None) -> dict[str, Any]:
-        """Everything as plain values, for JSON: undefined numbers are None.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> from lowchurn.audit import audit
-        >>> rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
-        >>> audit(rows, rows).to_dict()["identical"]
-        True
-        """
+        """Everything as plain values, for JSON: undefined numbers are None."""
         result: dict[str, Any] = {
             "identical": self.identical,
             "rows": asdict(self.rows),
@@ -361,7 +305,7 @@ class Audit:
         """:meth:`to_dict` as text."""
         return dumps(self.to_dict(verdict, review), indent=2) + "\n"
 
-    def made(self) -> dict[str, Any]:
+    def made(self) -> dict[str, object]:
         """How the figures were made: command, inputs, versions, time."""
         return {
             "command": self.command,

@@ -70,33 +70,11 @@ def plan_review(
     rows: int,
     disputed: int,
     margin: float,
-    power: float = 0.8,
-    confidence: float = 0.95,
-    decisive: float = 1.0,
+    power: float = 0.8,  # the chance to exclude such a fall if the accuracy did not change at all
+    confidence: float = 0.95,  # of the two-sided interval whose lower bound has to stay above -margin
+    decisive: float = 1.0,  # share of disagreements on which one is right; 1 is always safe and true of two classes
 ) -> ReviewPlan:
-    """Labels and rows for a proof that the accuracy did not fall by ``margin``.
-
-    Parameters
-    ----------
-    churn : float
-        Share of rows on which the models disagree.
-    rows, disputed : int
-        Rows scored so far, and those of them on which the models disagree.
-    margin : float
-        The fall in accuracy to exclude.
-    power : float, default 0.8
-        Chance to exclude it if the accuracy did not change at all.
-    confidence : float, default 0.95
-        Of the two-sided interval whose lower bound has to stay above ``-margin``.
-    decisive : float, default 1
-        Share of disagreements on which one of the two is right; 1 is always safe and true of two classes.
-
-    Examples
-    --------
-    >>> from lowchurn.audit import plan_review
-    >>> plan_review(churn=0.02, rows=1000, disputed=20, margin=0.01).labels
-    32
-    """
+    """Return the labels and rows for a proof that the accuracy did not fall by ``margin``."""
     check_number("review_plan", "margin", margin, LEAST_MARGIN, 1)
     check_number("review_plan", "power", power, 0, 1, open_low=True, open_high=True)
     check_number("review_plan", "decisive", decisive, 0, 1)
@@ -112,17 +90,7 @@ def plan_review(
 
 @dataclass(frozen=True)
 class Review:
-    """What the labelled disagreements show about the change in accuracy.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.audit import review_change
-    >>> outcomes = np.repeat([1.0, -1.0, 0.0], [60, 30, 10])  # fixed, broken, both wrong
-    >>> review = review_change(outcomes, disputed=400, rows=20_000)
-    >>> round(review.accuracy_change.value, 6), round(review.broken_rows.value, 6)
-    (0.006, 0.006)
-    """
+    """What the labelled disagreements show about the change in accuracy."""
 
     labels: int
     """Disagreements with an answer."""
@@ -168,40 +136,17 @@ class Review:
 
 
 def review_change(
-    outcomes: np.ndarray,
+    outcomes: np.ndarray,  # +1 (fixed), -1 (broken) or 0 (both wrong) of each labelled disagreement
     disputed: int,
     rows: int,
     confidence: float = 0.95,
     weights: np.ndarray | None = None,
-    disputed_share: float | None = None,
-    effective: float | None = None,
+    disputed_share: float | None = None,  # by weight, where rows have weights
+    effective: float | None = None,  # number of rows, where they have weights or groups
     unknown: int = 0,
     empty: int = 0,
 ) -> Review:
-    """The change in accuracy from a random part of the disagreements.
-
-    Parameters
-    ----------
-    outcomes : array
-        +1 (fixed), -1 (broken) or 0 (both wrong) for each labelled disagreement.
-    disputed, rows : int
-        Disagreements in all, and rows in all.
-    weights : array, optional
-        Weights of the labelled rows.
-    disputed_share : float, optional
-        Weighted share of disagreements, where rows have weights.
-    effective : float, optional
-        Effective number of rows, where rows have weights or groups.
-    unknown, empty : int, default 0
-        Answers to rows on which the models agree, and rows without an answer; kept in the result.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.audit import review_change
-    >>> print(review_change(np.array([1.0] * 8 + [-1.0] * 2), disputed=10, rows=1000))
-    Accuracy changed by +0.60 points (-0.02 to +1.39), from 10 labels of 10 disagreements in 1,000 rows.
-    """
+    """Return the change in accuracy that a random part of the disagreements shows."""
     m = len(outcomes)
     size = float(rows) if effective is None else effective
     if disputed == 0:

@@ -61,7 +61,7 @@ class Settings:
                 raise ValueError(f"audit: {name} must be text, got {getattr(self, name)!r}.")
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, object]:
         """The settings that differ from their defaults; an equal value of another type differs."""
         found = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}
         return {
@@ -83,7 +83,7 @@ class Origin:
     """The ``lowchurn.toml`` that was read."""
     from_config: tuple[str, ...] = ()
     """Names of the settings and limits whose value the file gave."""
-    limits: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, object] = field(default_factory=dict)
     """The limits of the gate as ``gate.max_churn``."""
 
 

@@ -21,14 +21,7 @@ from lowchurn._types import Values
 
 @dataclass(frozen=True)
 class Test:
-    """A hypothesis test: its question, and the probability of such data if the answer were no.
-
-    Examples
-    --------
-    >>> from lowchurn.audit._statistics import mcnemar
-    >>> mcnemar(fixed=12, broken=3).method
-    "McNemar's exact test"
-    """
+    """A hypothesis test: its question, and the probability of such data if the answer were no."""
 
     __test__ = False  # pytest: this is not a test case
 
@@ -45,13 +38,10 @@ def mcnemar(fixed: int, broken: int) -> Test:
     return Test("is the accuracy changed?", p, changed, "McNemar's exact test")
 
 
-def mcnemar_units(differences: np.ndarray) -> Test:
-    """McNemar's test for weighted or grouped rows (Obuchowski 1998): each unit's fixed minus broken weight."""
-    spread = float(np.sqrt(np.sum(np.square(differences))))
-    p = float(2 * special.ndtr(-abs(np.sum(differences)) / spread)) if spread > 0 else math.nan
-    return Test(
-        "is the accuracy changed?", p, int(np.count_nonzero(differences)), "McNemar, robust to groups and weights"
-    )
+def mcnemar_robust(difference: float, squares: float, n: int, design: str) -> Test:
+    """McNemar's test for weighted or grouped rows (Obuchowski 1998): fixed minus broken weight, and its squares."""
+    p = float(2 * special.ndtr(-abs(difference) / math.sqrt(squares))) if squares > 0 else math.nan
+    return Test("is the accuracy changed?", p, n, f"McNemar, robust to {design}")
 
 
 def non_inferiority(

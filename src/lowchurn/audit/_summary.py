@@ -138,17 +138,7 @@ def _changed_slices(audit: Audit) -> list[Slice]:
 
 
 def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None = None) -> str:
-    """For a comment on a pull request.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from lowchurn.audit import audit, markdown
-    >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
-    >>> found = audit(rows, rows)
-    >>> markdown(found, found.gate(max_churn=0.01)).splitlines()[0]
-    '## Model audit: PASS'
-    """
+    """For a comment on a pull request."""
     level = f"{audit.confidence:.0%}"
     lines = [f"## Model audit{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit, review), ""]
     if verdict is not None:
@@ -206,20 +196,7 @@ def notebook(audit: Audit) -> str:
 
 
 def junit(audit: Audit, verdict: Verdict) -> str:
-    """For a pipeline: a test case per check; FAIL is a failure.
-
-    INCONCLUSIVE is an error, or with the gate's policy ``inconclusive="warn"`` a skipped case and with ``"pass"`` a
-    passed one; the reason is written in each case.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from lowchurn.audit import audit, junit
-    >>> rows = pd.DataFrame({"id": range(500), "prediction": 0})
-    >>> found = audit(rows, rows)
-    >>> 'failures="0"' in junit(found, found.gate(max_churn=0.01))
-    True
-    """
+    """For a pipeline: a test case per check; FAIL is a failure, INCONCLUSIVE what the gate's policy makes of it."""
     outcomes = [check.outcome for check in verdict.checks]
     policy = verdict.gate.inconclusive
     undecided = outcomes.count(INCONCLUSIVE)

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:inf(?:i
 _WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0*)?", re.ASCII)
 
 
-def type_of_classes(classes: Sequence[Any]) -> dt.DataType:
+def type_of_classes(classes: Sequence[object]) -> dt.DataType:
     """The type of classes where neither labels nor decisions have one."""
     values = plain(list(classes), exact=True)
     if all(isinstance(v, str) for v in values):
@@ -91,7 +91,7 @@ def _typed(value: Any, kind: str, dtype: Any) -> tuple[Any, bool]:
     return value, kind == "uuid" and isinstance(value, uuid.UUID)
 
 
-def class_reader(known: Iterable[Any]) -> Callable[[Any], Any]:
+def class_reader(known: Iterable[object]) -> Callable[[object], object]:
     """A function from what somebody wrote to the class that it means; None where it is no class.
 
     Text is compared as it is, and without surrounding spaces where that leaves one class. Numbers are compared
@@ -109,7 +109,7 @@ def class_reader(known: Iterable[Any]) -> Callable[[Any], Any]:
     kinds = {_kind_of_value(value) for value in classes}
     parsers = [parse for kind, (_, parse) in _PARSERS.items() if kind in kinds]
 
-    def read(value: Any) -> Any:
+    def read(value: object) -> object:
         if not isinstance(value, str):
             with suppress(TypeError):  # a list or a dict is no class
                 if value in classes:
@@ -128,7 +128,7 @@ def class_reader(known: Iterable[Any]) -> Callable[[Any], Any]:
     return read
 
 
-def _kind_of_value(value: Any) -> str:
+def _kind_of_value(value: object) -> str:
     """The most specific of the kinds: True is an int and a time stamp is a date as well."""
     return next((kind for kind, (type, _) in _PARSERS.items() if isinstance(value, type)), "text")
 
@@ -167,7 +167,7 @@ _PARSERS: dict[str, tuple[type, Callable[[str], Any]]] = {
 _SPELLINGS: dict[str, Callable[[Any], str]] = {"integer": str, "float": repr, "decimal": "{:f}".format, "date": str}
 
 
-def id_value(value: Any, kind: str, type: pa.DataType) -> Any:
+def id_value(value: Any, kind: str, type: pa.DataType) -> object:
     """An id that somebody wrote, in the type of the audited ids without loss; an error of Python or arrow otherwise."""
     if kind == "text":
         return str(value)

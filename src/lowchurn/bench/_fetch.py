@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn._checks import unknown_name
+from lowchurn._extras import importing
 from lowchurn._files import real_place, scratch_folder, write_file
 from lowchurn._reading import read_json
 from lowchurn.bench._datasets import BY_NAME, CELEBA_TASKS, Spec
@@ -107,10 +108,8 @@ def _openml_images(spec: Spec, what: str, path: Path) -> None:
 
 def _idx(spec: Spec, repository: str, path: Path) -> None:
     """EMNIST as its authors publish it, turned upright."""
-    try:
+    with importing(f"data fetch: {spec.name}", "data"):
         from huggingface_hub import hf_hub_download
-    except ImportError as error:
-        raise ImportError(f'fetching {spec.name} needs datasets: pip install "lowchurn[data]"') from error
     stem, arrays = repository.split("/")[1], {}
     for part in ("train", "test"):
         files = [
@@ -157,10 +156,8 @@ def _write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
 
 
 def _hugging_face(spec: Spec, what: str, path: Path) -> None:
-    try:
+    with importing(f"data fetch: {spec.name}", "data"):
         from datasets import load_dataset
-    except ImportError as error:
-        raise ImportError(f'fetching {spec.name} needs datasets: pip install "lowchurn[data]"') from error
     repository, _, configuration = what.partition("@")
     parts = load_dataset(repository, configuration) if configuration else load_dataset(repository)
     for part in ("train", "test"):

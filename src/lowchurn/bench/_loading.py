@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from lowchurn._checks import unknown_name
+from lowchurn._extras import importing
 from lowchurn._files import check_outputs, write_file
 from lowchurn._terminal import one_line, printable
 from lowchurn.bench._datasets import BY_NAME, DATASETS, Spec, names_of
@@ -243,11 +244,9 @@ def _built_in(spec: Spec) -> Data:
 
 def read_parquet(path: Path, wanted: Sequence[str] = ()) -> Any:
     """A Parquet file as a pyarrow table; one that is damaged, or lacks a column, is an error that names it."""
-    try:
+    with importing(f"data: reading {path}", "bench"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ImportError(f'reading {path} needs pyarrow: pip install "lowchurn[bench]"') from error
     try:
         table = pq.ParquetFile(path).read()
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lowchurn._display import setting_words
+from lowchurn._extras import importing
 from lowchurn._reading import read_json
 from lowchurn._terminal import one_line, printable
 from lowchurn.strategies import Parameter
@@ -281,11 +282,9 @@ def _from_words(text: str) -> dict[str, Parameter]:
 
 def _from_parquet(content: bytes) -> Iterator[Columns]:
     """Columns, some rows at a time: a small file may unpack to far more than it is large."""
-    try:
+    with importing("store: reading", "bench"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ImportError('reading this store needs pyarrow: pip install "lowchurn[bench]"') from error
     try:
         file = pq.ParquetFile(io.BytesIO(content), pre_buffer=False)
         names = file.schema_arrow.names

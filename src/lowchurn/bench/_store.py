@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lowchurn._extras import importing
 from lowchurn._files import scratch_folder, write_file
 from lowchurn._terminal import one_line
 from lowchurn.bench._segments import (
@@ -186,10 +187,8 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Keep other processes from writing; the system lets go of it when this one ends, however it does."""
-        try:
+        with importing("store: writing", "bench"):
             from filelock import FileLock, Timeout
-        except ImportError as error:
-            raise ImportError('writing to a store needs filelock: pip install "lowchurn[bench]"') from error
         if self._writers is None:
             self._writers = FileLock(self.folder / "lock", timeout=0, thread_local=False)  # may be taken again inside
         first = not self._writers.is_locked

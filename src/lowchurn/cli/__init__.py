@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from lowchurn import __version__
 from lowchurn._exits import CODES, DEBUG, run_command
@@ -42,10 +43,10 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+        Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help=f"Show the traceback of an error. The variable {DEBUG}=1 does the same.")
+        bool, Option("--debug", help=f"Show the traceback of an error. The variable {DEBUG}=1 does the same.")
     ] = False,
 ) -> None:
     """Retrain a classifier so that few of its decisions change, and prove it."""
@@ -53,10 +54,8 @@ def _options(
 
 @app.command()
 def demo(
-    max_churn: Annotated[float, typer.Option(help="Share of predictions that may change, such as 0.05.")] = 0.05,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the split and of the initial weights.", min=0, max=LARGEST_SEED)
-    ] = 0,
+    max_churn: Annotated[float, Option(help="Share of predictions that may change, such as 0.05.")] = 0.05,
+    seed: Annotated[int, Option(help="Seed of the split and of the initial weights.", min=0, max=LARGEST_SEED)] = 0,
 ) -> None:
     """Retrain a digit classifier the plain way and the low-churn way, and compare them (a few seconds)."""
     from lowchurn._checks import check_number

@@ -15,15 +15,16 @@ from rich.text import Text
 
 from lowchurn._files import PathLike, check_outputs, real_place, write_files
 from lowchurn._terminal import printable
-from lowchurn.audit import Audit, Gate, Limits, Verdict, junit, markdown
+from lowchurn.audit import Audit, Gate, Limits, Verdict
 from lowchurn.audit._answers import holds_answers
 from lowchurn.audit._audit import audit_tables
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit._paths import files_of
 from lowchurn.audit._review import Review, ReviewPlan
 from lowchurn.audit._settings import NAMES, Origin, Settings, read_config
-from lowchurn.audit._summary import text
+from lowchurn.audit._summary import junit, markdown, text
 from lowchurn.cli._printing import console_beside, print_line, print_written
+from lowchurn.report import html_page
 from lowchurn.report._frontier_file import read_frontier
 
 DEFAULT_CONFIG = "lowchurn.toml"
@@ -43,7 +44,7 @@ def run_audit(given: Mapping[str, Any]) -> int:
 
     # Everything is made before anything is written, so that a late error leaves no half of a release record.
     make: dict[str, Callable[[], str]] = {
-        "html": lambda: _page(result, verdict, plan, review, asked.frontier),
+        "html": lambda: html_page(result, verdict, plan=plan, review=review, frontier=asked.frontier),
         "json": lambda: result.to_json(verdict, review),
         "junit": lambda: junit(result, verdict) if verdict is not None else "",
         "markdown": lambda: markdown(result, verdict, review),
@@ -64,7 +65,7 @@ class _Asked:
     settings: Settings
     gate: Gate | None
     paths: dict[str, str]
-    frontier: Any
+    frontier: object
     origin: Origin
 
 
@@ -80,7 +81,8 @@ def _read_arguments(given: Mapping[str, Any]) -> _Asked:
     if "junit" in paths and gate is None:
         raise ValueError("audit: junit needs limits to judge. Set one, such as max_churn=0.03.")
     frontier = read_frontier(given["frontier"]) if "frontier" in given else None
-    origin = Origin(_command(), path, tuple(kept), {} if gate is None else dict(_flat(gate.given, "gate.")))
+    command = shlex.join(["lowchurn", *sys.argv[1:]]) if len(sys.argv) > 1 else Origin.command
+    origin = Origin(command, path, tuple(kept), {} if gate is None else dict(_flat(gate.given, "gate.")))
     return _Asked(Settings(**(config["audit"] | flags)), gate, paths, frontier, origin)
 
 
@@ -117,23 +119,13 @@ def _check_paths(given: Mapping[str, Any], paths: Mapping[str, str], config: str
             )
 
 
-def _command() -> str:
-    return shlex.join(["lowchurn", *sys.argv[1:]]) if len(sys.argv) > 1 else Origin.command
-
-
-def _flat(table: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
+def _flat(table: Mapping[str, object], start: str) -> Iterator[tuple[str, object]]:
     """Nested tables as dotted names: ``gate.slices.country.max_churn``."""
     for name, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{start}{name}.")
         else:
             yield f"{start}{name}", value
-
-
-def _page(result: Audit, verdict: Verdict | None, plan: ReviewPlan, review: Review | None, frontier: Any) -> str:
-    from lowchurn.report import html_page
-
-    return html_page(result, verdict, plan=plan, review=review, frontier=frontier)
 
 
 def _print_summary(

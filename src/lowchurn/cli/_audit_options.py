@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 Text = str | None
 Names = list[str] | None
@@ -13,94 +14,89 @@ Count = int | None
 
 
 def audit(
-    old: Annotated[
-        str, typer.Argument(help="Predictions of the model in production: Parquet, CSV or file.duckdb::table.")
-    ],
-    new: Annotated[str, typer.Argument(help="Predictions of the candidate on the same rows.")],
-    id: Annotated[Names, typer.Option(help="Key column. May be repeated. Default: id.")] = None,
-    label: Annotated[Text, typer.Option(help="Column of the true labels.")] = None,
-    by: Annotated[Names, typer.Option(help="Column whose values are slices. May be repeated.")] = None,
+    old: Annotated[str, Argument(help="Predictions of the model in production: Parquet, CSV or file.duckdb::table.")],
+    new: Annotated[str, Argument(help="Predictions of the candidate on the same rows.")],
+    id: Annotated[Names, Option(help="Key column. May be repeated. Default: id.")] = None,
+    label: Annotated[Text, Option(help="Column of the true labels.")] = None,
+    by: Annotated[Names, Option(help="Column whose values are slices. May be repeated.")] = None,
     features: Annotated[
-        Names, typer.Option("--feature", help="Column in which to look for drivers of change. May be repeated.")
+        Names, Option("--feature", help="Column in which to look for drivers of change. May be repeated.")
     ] = None,
-    weight: Annotated[Text, typer.Option(help="Column of row weights.")] = None,
-    group: Annotated[Text, typer.Option(help="Column whose equal values mark rows that belong together.")] = None,
-    prediction: Annotated[Text, typer.Option(help="Column of the decisions.")] = None,
-    score: Annotated[Text, typer.Option(help="Column of the scores of the positive class.")] = None,
+    weight: Annotated[Text, Option(help="Column of row weights.")] = None,
+    group: Annotated[Text, Option(help="Column whose equal values mark rows that belong together.")] = None,
+    prediction: Annotated[Text, Option(help="Column of the decisions.")] = None,
+    score: Annotated[Text, Option(help="Column of the scores of the positive class.")] = None,
     threshold: Annotated[
-        Number, typer.Option(help="Least score that is decided for the positive class. Default: 0.5.")
+        Number, Option(help="Least score that is decided for the positive class. Default: 0.5.")
     ] = None,
-    proba: Annotated[Names, typer.Option(help="Column of the probabilities of a class. Repeat it per class.")] = None,
+    proba: Annotated[Names, Option(help="Column of the probabilities of a class. Repeat it per class.")] = None,
     classes: Annotated[
-        Names, typer.Option("--class", help="Class of a --proba or of --score, in order. May be repeated.")
+        Names, Option("--class", help="Class of a --proba or of --score, in order. May be repeated.")
     ] = None,
     on_mismatch: Annotated[
-        Text, typer.Option(help="What to do about ids on one side only: error (default), or inner to leave them out.")
+        Text, Option(help="What to do about ids on one side only: error (default), or inner to leave them out.")
     ] = None,
-    confidence: Annotated[Number, typer.Option(help="Confidence of every interval. Default: 0.95.")] = None,
+    confidence: Annotated[Number, Option(help="Confidence of every interval. Default: 0.95.")] = None,
     bootstrap: Annotated[
-        Count, typer.Option(help="Draws of the bootstrap, for figures of probabilities. Default: 1000.")
+        Count, Option(help="Draws of the bootstrap, for figures of probabilities. Default: 1000.")
     ] = None,
-    sample: Annotated[Count, typer.Option(help="Changed rows to keep as examples. Default: 300.")] = None,
-    seed: Annotated[Count, typer.Option(help="Seed of the bootstrap and of the samples. Default: 0.", min=0)] = None,
+    sample: Annotated[Count, Option(help="Changed rows to keep as examples. Default: 300.")] = None,
+    seed: Annotated[Count, Option(help="Seed of the bootstrap and of the samples. Default: 0.", min=0)] = None,
     memory_limit: Annotated[
-        Text, typer.Option(help="Memory of the database, such as 4GB; what does not fit goes to disk.")
+        Text, Option(help="Memory of the database, such as 4GB; what does not fit goes to disk.")
     ] = None,
-    threads: Annotated[Count, typer.Option(help="Threads of the database.", min=1)] = None,
-    temp_directory: Annotated[Text, typer.Option(help="Folder for what does not fit into memory.")] = None,
-    old_name: Annotated[Text, typer.Option(help="Name and version of the model in production.")] = None,
-    new_name: Annotated[Text, typer.Option(help="Name and version of the candidate.")] = None,
+    threads: Annotated[Count, Option(help="Threads of the database.", min=1)] = None,
+    temp_directory: Annotated[Text, Option(help="Folder for what does not fit into memory.")] = None,
+    old_name: Annotated[Text, Option(help="Name and version of the model in production.")] = None,
+    new_name: Annotated[Text, Option(help="Name and version of the candidate.")] = None,
     partitions: Annotated[
-        bool | None, typer.Option("--partitions", help="Read folders called name=value as a column.")
+        bool | None, Option("--partitions", help="Read folders called name=value as a column.")
     ] = None,
     remote: Annotated[
-        bool | None, typer.Option("--remote", help="Allow paths such as s3://, which download extensions.")
+        bool | None, Option("--remote", help="Allow paths such as s3://, which download extensions.")
     ] = None,
     views: Annotated[
-        bool | None, typer.Option("--views", help="Allow views in a DuckDB file, which can read any file.")
+        bool | None, Option("--views", help="Allow views in a DuckDB file, which can read any file.")
     ] = None,
-    max_churn: Annotated[Number, typer.Option(help="Largest share of decisions that may change.")] = None,
-    max_broken: Annotated[Number, typer.Option(help="Largest share that may go from right to wrong.")] = None,
-    not_worse_than: Annotated[Number, typer.Option(help="Largest fall in accuracy.")] = None,
-    min_rows: Annotated[Count, typer.Option(help="Fewest rows on which to judge.")] = None,
-    slice_max_churn: Annotated[Number, typer.Option(help="The same as --max-churn, for each slice.")] = None,
-    slice_max_broken: Annotated[Number, typer.Option(help="The same as --max-broken, for each slice.")] = None,
-    slice_not_worse_than: Annotated[Number, typer.Option(help="The same as --not-worse-than, for each slice.")] = None,
-    slice_min_rows: Annotated[Count, typer.Option(help="Fewest rows of a slice on which to judge it.")] = None,
+    max_churn: Annotated[Number, Option(help="Largest share of decisions that may change.")] = None,
+    max_broken: Annotated[Number, Option(help="Largest share that may go from right to wrong.")] = None,
+    not_worse_than: Annotated[Number, Option(help="Largest fall in accuracy.")] = None,
+    min_rows: Annotated[Count, Option(help="Fewest rows on which to judge.")] = None,
+    slice_max_churn: Annotated[Number, Option(help="The same as --max-churn, for each slice.")] = None,
+    slice_max_broken: Annotated[Number, Option(help="The same as --max-broken, for each slice.")] = None,
+    slice_not_worse_than: Annotated[Number, Option(help="The same as --not-worse-than, for each slice.")] = None,
+    slice_min_rows: Annotated[Count, Option(help="Fewest rows of a slice on which to judge it.")] = None,
     inconclusive: Annotated[
-        Text, typer.Option(help="What INCONCLUSIVE leads to: fail (exit code 3, default), warn or pass (0).")
+        Text, Option(help="What INCONCLUSIVE leads to: fail (exit code 3, default), warn or pass (0).")
     ] = None,
     config: Annotated[
-        Text, typer.Option(help="TOML file of settings. Default: lowchurn.toml here, where there is one.")
+        Text, Option(help="TOML file of settings. Default: lowchurn.toml here, where there is one.")
     ] = None,
-    html: Annotated[Text, typer.Option(help="File to write the report to, one self-contained page.")] = None,
-    json: Annotated[Text, typer.Option(help="File to write every figure to.")] = None,
-    junit: Annotated[Text, typer.Option(help="File to write the checks of the gate to, as test cases.")] = None,
-    markdown: Annotated[Text, typer.Option(help="File to write a summary for a pull request to.")] = None,
+    html: Annotated[Text, Option(help="File to write the report to, one self-contained page.")] = None,
+    json: Annotated[Text, Option(help="File to write every figure to.")] = None,
+    junit: Annotated[Text, Option(help="File to write the checks of the gate to, as test cases.")] = None,
+    markdown: Annotated[Text, Option(help="File to write a summary for a pull request to.")] = None,
     disputed: Annotated[
-        Text, typer.Option(help="CSV file to write disagreements to, shuffled and blinded, for labelling.")
+        Text, Option(help="CSV file to write disagreements to, shuffled and blinded, for labelling.")
     ] = None,
-    disputed_rows: Annotated[Count, typer.Option(help="Number of disagreements to write. Default: all.", min=1)] = None,
+    disputed_rows: Annotated[Count, Option(help="Number of disagreements to write. Default: all.", min=1)] = None,
     answers: Annotated[
-        Text, typer.Option(help="File of labelled disagreements, with an id and a label column; the gate uses them.")
+        Text, Option(help="File of labelled disagreements, with an id and a label column; the gate uses them.")
     ] = None,
     force: Annotated[
-        bool | None, typer.Option("--force", help="Let --disputed replace a file with labels that are filled in.")
+        bool | None, Option("--force", help="Let --disputed replace a file with labels that are filled in.")
     ] = None,
     frontier: Annotated[
-        Text, typer.Option(help="File of the settings that were tried: a JSON list, or the report of retrain.")
+        Text, Option(help="File of the settings that were tried: a JSON list, or the report of retrain.")
     ] = None,
-    margin: Annotated[Number, typer.Option(help="Fall in accuracy that the review plan is to exclude.")] = None,
-    power: Annotated[Number, typer.Option(help="Power of the review plan.")] = None,
+    margin: Annotated[Number, Option(help="Fall in accuracy that the review plan is to exclude.")] = None,
+    power: Annotated[Number, Option(help="Power of the review plan.")] = None,
 ) -> None:
     """Report what changed between two versions and judge it.
 
     Exit code 0: PASS; 1: FAIL; 3: INCONCLUSIVE (0 with --inconclusive warn or pass); 2: bad input.
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    try:
-        from lowchurn.cli._audit import run_audit
-    except ImportError as error:
-        raise ValueError(str(error)) from None
+    from lowchurn.cli._audit import run_audit
 
     raise typer.Exit(run_audit(given))

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from lowchurn._exits import tell
 from lowchurn._terminal import printable
@@ -18,55 +19,49 @@ from lowchurn.cli._printing import print_line
 bench_app = typer.Typer(help="Run the paper's experiments; make their tables and figures.", no_args_is_help=True)
 data_app = typer.Typer(help="The data sets of the experiments.", no_args_is_help=True)
 
-StoreOption = Annotated[Path, typer.Option("--store", help="Folder of results.")]
+StoreOption = Annotated[Path, Option("--store", help="Folder of results.")]
 DataOption = Annotated[
-    Path | None, typer.Option("--data", envvar="LOWCHURN_DATA", help="Folder of data sets, or a prepared file.")
+    Path | None, Option("--data", envvar="LOWCHURN_DATA", help="Folder of data sets, or a prepared file.")
 ]
-OutOption = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
+OutOption = Annotated[Path, Option("--out", help="Folder to write to.")]
 STORE = Path("bench-store")
 
 
 @bench_app.command("run")
 def run_command(
     datasets: Annotated[
-        list[str], typer.Argument(help="Data sets or groups, such as openml, mnist-variants, celeba or built-in.")
+        list[str], Argument(help="Data sets or groups, such as openml, mnist-variants, celeba or built-in.")
     ],
     store: StoreOption = STORE,
     data: DataOption = None,
-    network: Annotated[
-        list[str] | None, typer.Option(help="Network to train, such as fcn-1000. May be repeated.")
-    ] = None,
+    network: Annotated[list[str] | None, Option(help="Network to train, such as fcn-1000. May be repeated.")] = None,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--strategy", "--strategies", help="Name of a strategy, or paper (default), dial or all. May be repeated."
         ),
     ] = None,
-    start: Annotated[str, typer.Option(help="Where strategies start: warm, cold, both or default.")] = "warm",
-    ablation: Annotated[bool, typer.Option("--ablation", help="Run the steps from distillation to anchor.")] = False,
-    trials: Annotated[int, typer.Option(help="Trials of each setting.")] = 100,
+    start: Annotated[str, Option(help="Where strategies start: warm, cold, both or default.")] = "warm",
+    ablation: Annotated[bool, Option("--ablation", help="Run the steps from distillation to anchor.")] = False,
+    trials: Annotated[int, Option(help="Trials of each setting.")] = 100,
     initial: Annotated[
-        list[int] | None, typer.Option(help="Rows that the base is trained on. May be repeated. Default: 1000.")
+        list[int] | None, Option(help="Rows that the base is trained on. May be repeated. Default: 1000.")
     ] = None,
     validation: Annotated[
         int | None,
-        typer.Option(
-            help="Rows on which training is stopped. Default: 100, or 1000 where --initial is at least 10000."
-        ),
+        Option(help="Rows on which training is stopped. Default: 100, or 1000 where --initial is at least 10000."),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Rows that are new in the retrain.")] = 1000,
-    scale: Annotated[bool, typer.Option("--scale", help="Standardise the features.")] = False,
-    patience: Annotated[int, typer.Option(help="Epochs without improvement before a model stops.")] = 5,
-    loss: Annotated[str, typer.Option(help="Loss to train with: log or squared.")] = "log",
-    epochs: Annotated[int, typer.Option(help="Largest number of epochs.")] = 300,
-    seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0,
-    device: Annotated[str, typer.Option(help="Device to train on: auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="Precision of the training: float32 or float64.")] = "float32",
-    jobs: Annotated[int | None, typer.Option(help="Blocks that are trained at a time.")] = None,
-    block: Annotated[
-        int | None, typer.Option(help="Trials that are trained together; a kill loses at most these.")
-    ] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train models again that failed.")] = False,
+    batch: Annotated[int, Option(help="Rows that are new in the retrain.")] = 1000,
+    scale: Annotated[bool, Option("--scale", help="Standardise the features.")] = False,
+    patience: Annotated[int, Option(help="Epochs without improvement before a model stops.")] = 5,
+    loss: Annotated[str, Option(help="Loss to train with: log or squared.")] = "log",
+    epochs: Annotated[int, Option(help="Largest number of epochs.")] = 300,
+    seed: Annotated[int, Option(help="Seed of all draws.")] = 0,
+    device: Annotated[str, Option(help="Device to train on: auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, Option(help="Precision of the training: float32 or float64.")] = "float32",
+    jobs: Annotated[int | None, Option(help="Blocks that are trained at a time.")] = None,
+    block: Annotated[int | None, Option(help="Trials that are trained together; a kill loses at most these.")] = None,
+    retry_failed: Annotated[bool, Option("--retry-failed", help="Train models again that failed.")] = False,
 ) -> None:
     """Train and measure what the store does not contain yet; the same command goes on where it was stopped.
 
@@ -83,21 +78,12 @@ def run_command(
     sizes = initial or [1000]
     for size in sizes:
         check_counts("bench run", {"initial": size}, prefix="--")
-    protocols = [
-        Protocol(
-            network=name,
-            initial=size,
-            validation=(1000 if size >= 10000 else 100) if validation is None else validation,
-            batch=batch,
-            scale=scale,
-            patience=patience,
-            loss=loss,
-            epochs=epochs,
-            seed=seed,
-        )
-        for name in network or ["fcn-1000"]
-        for size in sizes
-    ]
+
+    def protocol(name: str, size: int) -> Protocol:
+        stopped_on = (1000 if size >= 10000 else 100) if validation is None else validation
+        return Protocol(name, size, stopped_on, batch, scale, patience, loss, epochs, seed)
+
+    protocols = [protocol(name, size) for name in network or ["fcn-1000"] for size in sizes]
     settings = ablation_settings(start) if ablation else settings_of(strategy or ["paper"], start)
     place, names = Store(store), expand(datasets)
     counts = run(
@@ -165,7 +151,7 @@ def report_command(store: StoreOption = STORE, out: OutOption = Path("bench-repo
 
 @bench_app.command("import")
 def import_command(
-    sources: Annotated[list[Path], typer.Argument(help="Other stores: folders or tar files.")],
+    sources: Annotated[list[Path], Argument(help="Other stores: folders or tar files.")],
     store: StoreOption = STORE,
 ) -> None:
     """Add the rows of other stores, such as one from a GPU machine."""
@@ -181,8 +167,8 @@ def import_command(
 
 @bench_app.command("prepare")
 def prepare_command(
-    path: Annotated[Path, typer.Argument(help="File to write, which ends in .npz.")],
-    datasets: Annotated[list[str] | None, typer.Argument(help="Data sets or groups. Default: openml.")] = None,
+    path: Annotated[Path, Argument(help="File to write, which ends in .npz.")],
+    datasets: Annotated[list[str] | None, Argument(help="Data sets or groups. Default: openml.")] = None,
     data: DataOption = None,
 ) -> None:
     """Pack data sets into one file that needs nothing but numpy to read."""
@@ -208,9 +194,9 @@ def list_command(data: DataOption = None) -> None:
 
 @data_app.command("fetch")
 def fetch_command(
-    names: Annotated[list[str], typer.Argument(help="Data sets or groups.")],
-    data: Annotated[Path, typer.Option("--data", envvar="LOWCHURN_DATA", help="Folder to put them into.")],
-    again: Annotated[bool, typer.Option("--again", help="Fetch data sets again that are there.")] = False,
+    names: Annotated[list[str], Argument(help="Data sets or groups.")],
+    data: Annotated[Path, Option("--data", envvar="LOWCHURN_DATA", help="Folder to put them into.")],
+    again: Annotated[bool, Option("--again", help="Fetch data sets again that are there.")] = False,
 ) -> None:
     """Get data sets from the internet."""
     from lowchurn.bench._fetch import fetch

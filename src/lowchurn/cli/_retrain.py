@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from lowchurn._exits import tell
 from lowchurn.cli._printing import console_beside, print_line, print_written
@@ -17,67 +18,57 @@ if TYPE_CHECKING:
 # What numpy takes, and the demo adds one.
 LARGEST_SEED = 2**32 - 2
 
-OutOption = Annotated[Path, typer.Option(help="File to write the new model to.")]
-ReportOption = Annotated[Path | None, typer.Option(help="File to write what was measured to, as JSON.")]
+OutOption = Annotated[Path, Option(help="File to write the new model to.")]
+ReportOption = Annotated[Path | None, Option(help="File to write what was measured to, as JSON.")]
 
 
 def retrain(
-    data: Annotated[Path, typer.Option(help="Old and new rows: a .csv or .parquet file.")],
-    target: Annotated[str, typer.Option(help="Column of the labels.")],
+    data: Annotated[Path, Option(help="Old and new rows: a .csv or .parquet file.")],
+    target: Annotated[str, Option(help="Column of the labels.")],
     out: OutOption,
     base: Annotated[
         Path | None,
-        typer.Option(help="Model in production: .skops, .onnx, a saved model or a native file of a boosting library."),
+        Option(help="Model in production: .skops, .onnx, a saved model or a native file of a boosting library."),
     ] = None,
-    max_churn: Annotated[
-        float | None, typer.Option(help="Share of decisions that may change, such as 0.02 for 2 %.")
-    ] = None,
-    confidence: Annotated[
-        float | None, typer.Option(help="Certify the budget with this confidence, such as 0.95.")
-    ] = None,
+    max_churn: Annotated[float | None, Option(help="Share of decisions that may change, such as 0.02 for 2 %.")] = None,
+    confidence: Annotated[float | None, Option(help="Certify the budget with this confidence, such as 0.95.")] = None,
     report: ReportOption = None,
     estimator: Annotated[
         str,
-        typer.Option(
+        Option(
             help="What is trained: base (the kind of the base again), boosting, logistic, or auto: base where there is "
             "one, boosting without."
         ),
     ] = "auto",
-    select: Annotated[
-        str, typer.Option(help="Serve one model (single) or a weighted mean of several (mixture).")
-    ] = "single",
-    search: Annotated[str, typer.Option(help="Train about three candidates (auto) or the whole grid (grid).")] = "auto",
+    select: Annotated[str, Option(help="Serve one model (single) or a weighted mean of several (mixture).")] = "single",
+    search: Annotated[str, Option(help="Train about three candidates (auto) or the whole grid (grid).")] = "auto",
     strategies: Annotated[
         list[str] | None,
-        typer.Option(help="What to try: dial, auto, or the name of a strategy. Names may be repeated."),
+        Option(help="What to try: dial, auto, or the name of a strategy. Names may be repeated."),
     ] = None,
     new: Annotated[
         str | None,
-        typer.Option(help="Column that marks rows the base has not seen: true/false, yes/no or 1/0."),
+        Option(help="Column that marks rows the base has not seen: true/false, yes/no or 1/0."),
     ] = None,
     held_out: Annotated[
         str | None,
-        typer.Option(
-            help="Column that marks the rows to choose on, such as the latest ones; a random share without it."
-        ),
+        Option(help="Column that marks the rows to choose on, such as the latest ones; a random share without it."),
     ] = None,
-    weight: Annotated[str | None, typer.Option(help="Column of row weights.")] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out. May be repeated.")] = None,
+    weight: Annotated[str | None, Option(help="Column of row weights.")] = None,
+    drop: Annotated[list[str] | None, Option(help="Column to leave out. May be repeated.")] = None,
     all_columns: Annotated[
-        bool, typer.Option("--all-columns", help="Train on columns that the base does not have as well.")
+        bool, Option("--all-columns", help="Train on columns that the base does not have as well.")
     ] = False,
     base_classes: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--class",
             help="Class of an output of the base, in order, where its file has no names of classes. May be repeated.",
         ),
     ] = None,
-    trust: Annotated[
-        list[str] | None, typer.Option(help="Type or pickle file that may be read. May be repeated.")
-    ] = None,
+    trust: Annotated[list[str] | None, Option(help="Type or pickle file that may be read. May be repeated.")] = None,
     seed: Annotated[
-        int, typer.Option(help="Seed of the rows held out and of the initial weights.", min=0, max=LARGEST_SEED)
+        int, Option(help="Seed of the rows held out and of the initial weights.", min=0, max=LARGEST_SEED)
     ] = 0,
 ) -> None:
     """Retrain a model from files within a churn budget.
@@ -113,14 +104,14 @@ def retrain(
 
 
 def dial(
-    model: Annotated[Path, typer.Argument(help="What `lowchurn retrain --strategies dial` wrote.")],
-    max_churn: Annotated[float, typer.Option(help="Share of decisions that may change, such as 0.02 for 2 %.")],
+    model: Annotated[Path, Argument(help="What `lowchurn retrain --strategies dial` wrote.")],
+    max_churn: Annotated[float, Option(help="Share of decisions that may change, such as 0.02 for 2 %.")],
     out: OutOption,
     confidence: Annotated[
-        float | None, typer.Option(help="Certify the budget with this confidence. Default: as retrained.")
+        float | None, Option(help="Certify the budget with this confidence. Default: as retrained.")
     ] = None,
     report: ReportOption = None,
-    trust: Annotated[list[str] | None, typer.Option(help="Type that may be read. May be repeated.")] = None,
+    trust: Annotated[list[str] | None, Option(help="Type that may be read. May be repeated.")] = None,
 ) -> None:
     """Make the model for another budget, at once and without training.
 

@@ -23,12 +23,12 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 
 from lowchurn._checks import ROUNDING, as_floats, as_labels, check_weightlike, clip_rounding, to_numpy
+from lowchurn._extras import importing
 from lowchurn._terminal import one_line
 from lowchurn._types import ArrayLike, Model, Rows
 from lowchurn.estimator._labels import GONE, WHO, codes, positions
 from lowchurn.learners import native_model
 from lowchurn.learners._boosted import BoostedModel
-from lowchurn.learners._learner import extra_missing
 from lowchurn.learners._model import BehindPreprocessing, inside_wrappers, unwrap
 from lowchurn.learners._native import NATIVE_ENDINGS
 from lowchurn.learners._torch import is_network
@@ -397,10 +397,8 @@ class OnnxModel:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
+        with importing(WHO, "onnx"):
             import onnxruntime
-        except ImportError:
-            raise extra_missing(WHO, "onnxruntime", "onnx") from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # what is wrong with a file is in the error, once
         try:

@@ -7,6 +7,7 @@ stage keeps the settings it was trained with, so a base is asked with its own.
 from __future__ import annotations
 
 import abc
+import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import joblib
 import numpy as np
 from scipy.special import expit
 
+from lowchurn._extras import importing
 from lowchurn._model_files import (
     MOST_THREADS,
     Label,
@@ -27,7 +29,6 @@ from lowchurn._model_files import (
 )
 from lowchurn._reading import check_structure
 from lowchurn._types import ArrayLike, Rows
-from lowchurn.learners._learner import installed
 from lowchurn.learners._trees import reading
 
 WHOLE = "whole"  # the setting of a stage that is a model in production, which predicts to the last bit as it does there
@@ -165,7 +166,8 @@ class BoostedModel(abc.ABC):
     @classmethod
     def booster_from(cls, data: bytes, who: str = "load", name: str = "a stage of the model") -> Booster:
         """Read what :meth:`booster_bytes` wrote; ValueError where it is something else."""
-        library = installed(who, cls.module, "boosting")
+        with importing(who, "boosting"):
+            library = importlib.import_module(cls.module)
         with reading(who, name):
             cls.check(data)
             return cls.parse(library, data)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import _safe_indexing
 
+from lowchurn._extras import importing
 from lowchurn._model_files import Refused
 from lowchurn._types import Rows
 from lowchurn.learners._boosted import BoostedModel, Stage
 from lowchurn.learners._boosting import BoostingLearner, Data, first_given
-from lowchurn.learners._learner import installed
 from lowchurn.learners._sklearn import soft_rows
 from lowchurn.learners._trees import reading, require
 
@@ -76,7 +76,8 @@ class CatBoostModel(BoostedModel):
 
     @classmethod
     def from_files(cls, files: dict[str, bytes]) -> Self:
-        installed("load", cls.module, "boosting")
+        with importing("load", "boosting"):
+            import catboost  # noqa: F401
         stages = [data for name, data in files.items() if name.startswith("stage")]
         with reading("load", "a stage of the model"):
             for data in stages:
@@ -205,7 +206,9 @@ class CatBoostLearner(BoostingLearner):
 
     @classmethod
     def read_native(cls, who: str, path: Path, data: bytes) -> CatBoostClassifier:
-        catboost, name = installed(who, cls.model.module, "boosting"), repr(str(path))
+        with importing(who, "boosting"):
+            import catboost
+        name = repr(str(path))
         with reading(who, name):
             cls.model.check(data)
         try_reading(f"{who}: {name}", [data])

@@ -7,7 +7,6 @@ the budget.
 from __future__ import annotations
 
 import abc
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -242,19 +241,6 @@ class NothingToTrain(ValueError):
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"LowChurnClassifier: {reason} {remedy}")
         self.reason = reason
-
-
-def extra_missing(who: str, library: str, extra: str) -> ImportError:
-    """Return the error for a library that is not installed, with the remedy."""
-    return ImportError(f'{who}: {library} is not installed. Run: pip install "lowchurn[{extra}]"')
-
-
-def installed(who: str, module: str, extra: str) -> Any:
-    """Import a module of an optional library."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise extra_missing(who, module.partition(".")[0], extra) from None
 
 
 def kind_of(base: Any) -> str:

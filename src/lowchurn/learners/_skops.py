@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from sklearn.preprocessing import FunctionTransformer
 
+from lowchurn._extras import importing
 from lowchurn._model_files import MOST_THREADS, Refused, most_unpacked, read_zip, reading, write_zip
 from lowchurn._terminal import one_line
-from lowchurn.learners._learner import installed
 from lowchurn.learners._skops_arrays import check_arrays, reachable
 from lowchurn.learners._skops_states import check_state
 from lowchurn.learners._skops_types import UNFITTED_TYPES, own_types
@@ -180,4 +180,6 @@ def _quoted(name: str) -> str:
 
 
 def _skops() -> Any:
-    return installed("save and load", "skops.io", "save")
+    with importing("save and load", "save"):
+        import skops.io
+    return skops.io

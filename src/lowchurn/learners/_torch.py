@@ -20,9 +20,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from lowchurn._checks import check_number
+from lowchurn._extras import importing
 from lowchurn._model_files import Label, Refused, labels_from_plain, labels_to_plain, read_record, reading
 from lowchurn._types import ArrayLike, Rows
-from lowchurn.learners._learner import Job, Learner, installed
+from lowchurn.learners._learner import Job, Learner
 from lowchurn.strategies import Strategy, one_hot
 
 if TYPE_CHECKING:
@@ -176,7 +177,8 @@ def _kind(network: Any) -> str | None:
 
 def make_network(model: NetworkClassifier, features: int, classes: int) -> Any:
     """Return the module to train, or the function that makes it; one of the paper's is made to measure."""
-    installed(WHO, "torch", "torch")
+    with importing(WHO, "torch"):
+        import torch  # noqa: F401
     from lowchurn.nets import networks
 
     if not isinstance(model.network, str):

@@ -3,10 +3,10 @@
 Needs torch (``pip install "lowchurn[torch]"``).
 """
 
-try:
+from lowchurn._extras import importing
+
+with importing("lowchurn.nets", "torch"):
     import torch
-except ImportError as error:
-    raise ImportError('lowchurn.nets needs torch: pip install "lowchurn[torch]"') from error
 
 from lowchurn.nets import networks
 from lowchurn.nets._averages import average

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from lowchurn._frontier_chart import NOTHING, Setting, Tried, frontier_chart, value_and_interval
 
@@ -18,7 +17,7 @@ MEASURED = {
 }
 
 
-def frontier_view(tried: Tried) -> dict[str, Any]:
+def frontier_view(tried: Tried) -> dict[str, object]:
     """What the template shows: columns and cells of the tables, which rows are folded, and the sliders over them."""
     paired = any(p.change.defined for p in tried.points)
     shown = [what for what in MEASURED if what != "change" or paired]
@@ -55,7 +54,7 @@ def frontier_view(tried: Tried) -> dict[str, Any]:
     }
 
 
-def _cells(tried: Tried, p: Setting) -> dict[str, Any]:
+def _cells(tried: Tried, p: Setting) -> dict[str, object]:
     """Pairs of a number and its interval, or text. Beside the paired interval the accuracy's own has nothing to add."""
     accuracy = value_and_interval(p.accuracy)
     return {

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lowchurn._frontier_chart import MEASURED
 from lowchurn._reading import check_structure, read_json
 
 Text = str | int | float | None
@@ -71,17 +70,8 @@ class Report:
     selection: Served | None = None
 
 
-def read_frontier(path: str) -> list[dict[str, Any]] | dict[str, Any]:
-    """Read settings from a JSON file: a list of them, or the report of ``lowchurn retrain``; checked before use.
-
-    Examples
-    --------
-    >>> from lowchurn.report._frontier_file import read_frontier
-    >>> read_frontier("no-such.json")
-    Traceback (most recent call last):
-    ...
-    ValueError: audit: cannot read the frontier 'no-such.json': No such file or directory.
-    """
+def read_frontier(path: str) -> list[Record] | dict[str, object]:
+    """Read settings from a JSON file: a list of them, or the report of ``lowchurn retrain``; checked before use."""
     name = f"the frontier {path!r}"
     try:
         raw = Path(path).read_bytes()
@@ -102,17 +92,13 @@ def read_frontier(path: str) -> list[dict[str, Any]] | dict[str, Any]:
     soft = asked.churn == "soft"
     for i, record in enumerate(records):
         _check_record(f"audit: {name}: setting {i + 1}", record, soft)
-    plain = [
-        {field: value for field, value in dataclasses.asdict(record).items() if value is not None or field in MEASURED}
-        for record in records
-    ]
     if report is None:
-        return plain
+        return records
     served = (report.selection and report.selection.served) or {}
     _check_value(f"audit: {name}", "max_churn", asked.max_churn, math.inf if soft else 1)
     for weight in served.values():
         _check_value(f"audit: {name}", "a weight in served", weight, 1)
-    return {"frontier": plain, "parameters": dataclasses.asdict(asked), "selection": {"served": served}}
+    return {"frontier": records, "parameters": dataclasses.asdict(asked), "selection": {"served": served}}
 
 
 def _check_record(where: str, record: Record, soft: bool) -> None:

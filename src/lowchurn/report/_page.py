@@ -69,7 +69,7 @@ def html_page(
     *,
     plan: ReviewPlan | None = None,
     review: Review | None = None,
-    frontier: Any = None,
+    frontier: object = None,
     title: str = "Model audit",
 ) -> str:
     """The audit as one HTML page that needs nothing else.
@@ -111,7 +111,7 @@ def html_page(
         "frontier": not tried.drawn,
         "review": review is None and audit.fully_labelled,
     }
-    values = {
+    values: dict[str, object] = {
         "audit": audit,
         "verdict": verdict,
         "review": review,
@@ -142,7 +142,7 @@ def _policy() -> str:
     )
 
 
-def _verdict(verdict: Verdict | None) -> dict[str, Any]:
+def _verdict(verdict: Verdict | None) -> dict[str, object]:
     if verdict is None:
         return {}
     order = (FAIL, INCONCLUSIVE, PASS)
@@ -150,7 +150,7 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any]:
     return {"lead": HEADLINES[verdict.outcome], "checks": checks}
 
 
-def _audited(audit: Audit) -> dict[str, Any]:
+def _audited(audit: Audit) -> dict[str, object]:
     """Both models in one line, each of them, and the settings that are not the default."""
     source, made = audit.provenance, audit.made()
     names = [side.name or (PurePath(side.path).name if side.path else "") for side in (source.old, source.new)]
@@ -180,7 +180,7 @@ def _value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _figures(audit: Audit) -> dict[str, Any]:
+def _figures(audit: Audit) -> dict[str, object]:
     cards = [
         (what, value, interval.strip("()"))
         for name, what in CARDS.items()
@@ -200,7 +200,7 @@ def _figures(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _slices(audit: Audit) -> dict[str, Any]:
+def _slices(audit: Audit) -> dict[str, object]:
     shown = sorted(audit.slices, key=lambda s: (math.isnan(s.q_value), s.q_value))[:MOST_TABLE_SLICES]
     heads = ["slice", "rows", "changed"]
     rows = [[s.name, f"{s.rows:,}", interval_text(s.churn)] for s in shown]
@@ -223,7 +223,7 @@ def _slices(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _scores(audit: Audit, shift: Shift) -> dict[str, Any]:
+def _scores(audit: Audit, shift: Shift) -> dict[str, object]:
     rose, fell = (int(part.sum()) for part in (np.triu(shift.joint, 1), np.tril(shift.joint, -1)))
     text = f"{audit.moved or 0:,} of {audit.rows.paired:,} rows have other probabilities than before."
     bins = len(shift.joint)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowchurn._checks import unknown_name
+from lowchurn._extras import importing
 from lowchurn._files import PathLike
 from lowchurn._types import ArrayLike
-from lowchurn.learners._learner import extra_missing
 from lowchurn.retrain._columns import listed
 from lowchurn.retrain._labels import MISSING, classes_from_text, classes_from_values
 
@@ -145,11 +145,9 @@ class Table:
 
 def read_rows(path: PathLike) -> Table:
     """Read a CSV or Parquet file."""
-    try:
+    with importing(WHO, "retrain"):
         import pandas  # noqa: F401
         import pyarrow
-    except ImportError:
-        raise extra_missing(WHO, "pandas and pyarrow", "retrain") from None
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".parquet"):
