@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowchurn._checks import check_number
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Selection
-from lowchurn.estimator._labels import WHO
 from lowchurn.estimator._measuring import Ruler, Terms, Trials, Tried
 from lowchurn.estimator._production import Base
 from lowchurn.estimator._serving import OnDial, Part, Weights, base_alone, weighted
@@ -23,20 +21,6 @@ from lowchurn.metrics import dial_key
 from lowchurn.selection import Certificate, InfeasibleBudget, certify, combine, select_single
 
 LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a prediction and changes nothing
-
-
-def check_budget(max_churn: float, hard: bool) -> None:
-    """A share of decisions above 0, or a divergence; a percentage gets a hint."""
-    try:
-        check_number(WHO, "max_churn", max_churn, 0, 1.0 if hard else math.inf, open_low=True, open_high=True)
-    except ValueError as error:
-        hint = ""
-        if hard and isinstance(max_churn, int | float | np.integer | np.floating) and not isinstance(max_churn, bool):
-            if 1 <= max_churn <= 100:
-                hint = f" It is a share of the decisions: did you mean {max_churn / 100:g}?"
-            elif max_churn == 0:
-                hint = " No change at all is the base itself: keep serving it."
-        raise ValueError(f"{error}{hint}") from None
 
 
 @dataclass(frozen=True, eq=False)

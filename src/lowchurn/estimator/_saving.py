@@ -36,6 +36,7 @@ from lowchurn.estimator._archive import (
 )
 from lowchurn.estimator._frontier import Frontier
 from lowchurn.estimator._labels import positions
+from lowchurn.estimator._parameters import check_parameters
 from lowchurn.estimator._policy import Choices, Offer
 from lowchurn.estimator._production import Base, callable_only
 from lowchurn.estimator._serving import Member, OnDial, Part, Served, Weights
@@ -63,7 +64,7 @@ def write_model(model: Any, path: str | Path, dial: bool | None = False) -> None
         dial = choices is not None and not dial_refused(choices)
     files: dict[str, bytes] = {}
     members = _members(files, "", model._served)
-    files["estimator.skops"] = RowsLearner.save(_named_networks(model._estimator))["model.skops"]
+    files["estimator.skops"] = RowsLearner.save(_named_networks(model.estimator_))["model.skops"]
     parameters = plain({name: getattr(model, name) for name in KEPT}, exact=True)
     kinds = {"random_state": int, "proper_score": str, "strategies": str}
     parameters |= {name: value for name, kind in kinds.items() if isinstance(value := getattr(model, name), kind)}
@@ -388,8 +389,8 @@ def _read(path: Path, shown: str, trusted: Sequence[str], kind: Callable[..., An
             raise Refused(str(unknown_name("load", "parameter", name, SETTINGS)))
         setattr(model, name, value)
     with reading("the list of parameters"):
-        model._check_parameters()
-    model._estimator = estimator
+        check_parameters(model.get_params(deep=False))
+    model.estimator_ = estimator
     model.classes_ = classes_of("the file", read)
     model.n_features_in_ = read.n_features_in
     if read.feature_names_in is not None:

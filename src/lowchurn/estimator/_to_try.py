@@ -14,7 +14,8 @@ from lowchurn._checks import unknown_name
 from lowchurn.estimator._labels import WHO
 from lowchurn.estimator._measuring import Ruler, Terms, Trials
 from lowchurn.estimator._training import Bar, Capability
-from lowchurn.selection import LambdaSearch, aim_for_certificate, predicted_lambda
+from lowchurn.selection._certify import aim_for_certificate
+from lowchurn.selection._search import LambdaSearch, predicted_lambda
 from lowchurn.strategies import ALL, ColdStart, Distill, Interpolate, ServedMixture, Soup, Strategy, paper_grid, plan
 
 Family: TypeAlias = Callable[..., Strategy]

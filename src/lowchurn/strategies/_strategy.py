@@ -1,4 +1,4 @@
-"""What a strategy is, and the two functions on labels that every strategy uses.
+"""What a strategy is, and the functions on labels that strategies use.
 
 A strategy is a frozen dataclass with pure methods on arrays; it never sees a model or a framework. These properties
 describe it, and an engine or learner needs no others. How a model is trained:
@@ -165,30 +165,45 @@ class Strategy:
     def _who(self) -> str:
         return type(self).__name__
 
-    def _check_unit(self, *names: str) -> None:
-        for name in names:
-            check_number(self._who, name, getattr(self, name), 0, 1)
 
-    def _check_count(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{self._who}: {name} must be a whole number of at least 1, got {value!r}.")
+class Checked(Strategy):
+    """A strategy whose parameters are checked by their types: a share, a count, or where weights start."""
+
+    def __post_init__(self) -> None:
+        checks = {"Start": self._check_start, "float": self._check_number, "int": self._check_count}
+        for kind, check in checks.items():
+            for parameter in dataclasses.fields(self):
+                if parameter.type == kind:
+                    check(parameter.name)
+
+    def _check_start(self, name: str) -> None:
+        check_choice(self._who, name, getattr(self, name), STARTS)
+
+    def _check_number(self, name: str) -> None:
+        check_number(self._who, name, getattr(self, name), 0, 1)
+
+    def _check_count(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{self._who}: {name} must be a whole number of at least 1, got {value!r}.")
 
 
-class Started(Strategy):
+class Started(Checked):
     """A strategy that may start cold or from the base's weights."""
 
     start: Start  # not a field here, so that a strategy's own parameters come first
 
-    def __post_init__(self) -> None:
-        check_choice(self._who, "start", self.start, STARTS)
-        self._check_unit(*(f.name for f in dataclasses.fields(self) if f.type == "float"))
-        self._check_count(*(f.name for f in dataclasses.fields(self) if f.type == "int"))
-
     @property
     def base_share(self) -> float:
         return 1.0 if self.start == "warm" else 0.0
+
+
+class Aimed(Started):
+    """A strategy that may start cold or from the base's weights, and whose targets depend on the base."""
+
+    @property
+    def needs_base(self) -> bool:
+        return True
 
 
 def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
@@ -234,6 +249,12 @@ def member_seed(seed: int, member: int) -> int:
         return seed
     high = 2**31 if 0 <= seed < 2**31 else 2**63  # scikit-learn takes seeds below 2**32, the engine any
     return int(np.random.SeedSequence([seed % 2**64, member]).generate_state(1, np.uint64)[0] % high)
+
+
+def base_is_right(onehot: Array, base_proba: Array) -> Array:
+    """Which rows the base decides rightly, shape (n, 1)."""
+    xp = array_namespace(onehot, base_proba)
+    return (xp.argmax(onehot, axis=1) == decide(base_proba))[:, None]
 
 
 def one_hot(y: Any, classes: int, like: Array | None = None) -> Array:
