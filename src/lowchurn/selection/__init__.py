@@ -6,6 +6,6 @@ that would be churn.
 """
 
 from lowchurn.selection._certify import Certificate, certify, rows_to_certify
-from lowchurn.selection._combine import InfeasibleBudget, Mixture, combine, select_single
+from lowchurn.selection._combine import InfeasibleBudget, combine, select_single
 
-__all__ = ["Certificate", "InfeasibleBudget", "Mixture", "certify", "combine", "rows_to_certify", "select_single"]
+__all__ = ["Certificate", "InfeasibleBudget", "certify", "combine", "rows_to_certify", "select_single"]

@@ -93,14 +93,6 @@ class Mixture:
         The Lagrange multiplier mu of the churn constraint: what a unit of budget would save in risk. The
         corresponding lambda of the paper is ``1 / (1 + mu)``. Zero where the budget does not bind, infinite
         where the budget is the least churn that can be had.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lowchurn.selection import Mixture
-    >>> half = Mixture(np.array([0.5, 0.5]), risk=0.1, churn=0.02, multiplier=0.0)
-    >>> half.proba([[[0.5, 0.5]], [[0.9, 0.1]]])
-    array([[0.7, 0.3]])
     """
 
     weights: np.ndarray
