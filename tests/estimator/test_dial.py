@@ -24,8 +24,8 @@ from torch import nn
 import lowchurn
 from lowchurn import LowChurnClassifier
 from lowchurn.estimator import Candidate
-from lowchurn.estimator._measuring import Terms
-from lowchurn.estimator._policy import Offer, choose, spend
+from lowchurn.estimator._measuring import Offer, Terms
+from lowchurn.estimator._policy import choose, spend
 from lowchurn.estimator._production import Base
 from lowchurn.estimator._serving import Member
 from lowchurn.estimator._training import Bar

@@ -18,17 +18,22 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from lowchurn._types import ArrayLike, Classifier, Rows
 from lowchurn.estimator._frontier import Selection
 from lowchurn.estimator._labels import WHO, target_labels, unusual
-from lowchurn.estimator._measuring import Ruler, Trials, check_base, decides_otherwise, warn_of_base, warn_of_few_rows
+from lowchurn.estimator._measuring import (
+    Offer,
+    Ruler,
+    Trials,
+    check_base,
+    decides_otherwise,
+    warn_of_base,
+    warn_of_few_rows,
+)
 from lowchurn.estimator._parameters import check_parameters
 from lowchurn.estimator._policy import (
     Choice,
     Choices,
-    Offer,
     certified_changes,
     fall_back,
     mixtures,
-    single,
-    singles,
 )
 from lowchurn.estimator._production import Asked, Base, GivenBase, find_base
 from lowchurn.estimator._saving import read_model, write_model
@@ -44,7 +49,6 @@ from lowchurn.estimator._training import (
     progress,
     unfitted,
 )
-from lowchurn.learners._model import BehindPreprocessing
 from lowchurn.scoring import Score, get_score
 
 
@@ -260,14 +264,14 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         assert ruler is not None
         servable = base if isinstance(base, Base) else None
         mixed = self.select == "mixture"
-        offers = mixtures(trials, ruler, self.max_churn, servable) if mixed else singles(trials, ruler)
+        offers = mixtures(trials, ruler, self.max_churn, servable) if mixed else trials.offers
         changes = None
         if rows.certify is not None:
             judge = self._ruler(base, X, index, rows.certify)
             changes = certified_changes(offers, judge, _safe_indexing(X, rows.certify.rows))
         choices = Choices(
             offers=offers,
-            plain=single(ruler, trials.plain),
+            plain=trials.plain.offer,
             terms=ruler.terms,
             bound=ruler.bound,
             changes=changes,
@@ -302,11 +306,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         nothing = dict.fromkeys(("risk", "accuracy", "churn", "broken"), np.nan)
         counts = rows.counts | {"train": int(rows.train.weights.sum())}
         self.certificate_, self._choices = None, None
-        served = {trials.plain.candidate.name: 1.0}
+        served = {trials.plain.offer.candidate.name: 1.0}
         self.selection_ = Selection(
             served, "plain retrain, there is no base", True, **nothing, trainings=1, rows=counts, notes=trials.notes
         )
-        self._expose(Served(trials.plain.weights, self.classes_))
+        self._expose(Served(trials.plain.offer.weights, self.classes_))
         return self
 
     def dial(self, max_churn: float, *, confidence: float | None = None) -> Self:
@@ -367,23 +371,17 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _expose(self, served: Served) -> None:
         self._served = served
-        self.model_ = None if served.single is None else served.single.model
-        self.preprocessing_ = None if served.single is None else served.single.preprocessing
-
-    @property
-    def _single(self) -> BehindPreprocessing | None:
-        """The one trained model that is served, where there is one."""
-        return self._served.single if hasattr(self, "_served") else None
+        self.model_, self.preprocessing_ = served.model_, served.preprocessing_
 
     def predict_proba(self, X: Rows) -> np.ndarray:
         """Probabilities of the classes in the order of ``classes_``."""
         check_is_fitted(self)
-        return self._served.proba(self._check_new_rows(X))
+        return self._served.predict_proba(self._check_new_rows(X))
 
     def predict(self, X: Rows) -> np.ndarray:
         """The likeliest class of each row."""
         check_is_fitted(self)
-        return np.asarray(self.classes_[self._served.decisions(self._check_new_rows(X))])
+        return self._served.predict(self._check_new_rows(X))
 
     def predict_log_proba(self, X: Rows) -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""

@@ -12,9 +12,9 @@ import numpy as np
 
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Selection
-from lowchurn.estimator._measuring import Ruler, Terms, Trials, Tried
+from lowchurn.estimator._measuring import Offer, Ruler, Terms, Trials, Tried
 from lowchurn.estimator._production import Base
-from lowchurn.estimator._serving import OnDial, Part, Weights, base_alone, weighted
+from lowchurn.estimator._serving import OnDial, Part, base_alone, weighted
 from lowchurn.estimator._split import whole_numbers
 from lowchurn.estimator._to_try import aim_below
 from lowchurn.metrics import dial_key
@@ -23,45 +23,10 @@ from lowchurn.selection import Certificate, InfeasibleBudget, certify, combine, 
 LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a prediction and changes nothing
 
 
-@dataclass(frozen=True, eq=False)
-class Offer:
-    """What could be served: weights of models, measured on the rows to choose on."""
-
-    weights: Weights
-    candidate: Candidate
-    cost: float
-
-    @property
-    def churn(self) -> float:
-        return self.candidate.churn
-
-    @property
-    def one_model(self) -> bool:
-        """Whether one trained model serves it."""
-        return len(self.weights) == 1 and not base_alone(self.weights)
-
-
-def measured(ruler: Ruler, candidate: Candidate, weights: Weights, proba: np.ndarray) -> Offer:
-    """What could be served, with what it does on the rows to choose on."""
-    alone = base_alone(weights)
-    return Offer(weights, ruler.measure(candidate, proba, alone), ruler.cost(proba, alone))
-
-
-def single(ruler: Ruler, record: Tried) -> Offer:
-    """A candidate by itself, which is measured already."""
-    assert record.proba is not None
-    return Offer(record.weights, record.candidate, ruler.cost(record.proba, base_alone(record.weights)))
-
-
-def singles(trials: Trials, ruler: Ruler) -> list[Offer]:
-    """Every candidate by itself."""
-    return [single(ruler, record) for record in trials.records if record.proba is not None]
-
-
 def _mixed_in(record: Tried) -> bool:
     """Whether a candidate has a place in a mixture; a mixture itself has not, and of a dial every tenth has."""
-    dial = record.candidate.dial
-    whole = not any(isinstance(part, Base) for part in record.weights)
+    dial = record.offer.candidate.dial
+    whole = not any(isinstance(part, Base) for part in record.offer.weights)
     return whole and (math.isnan(dial) or round(10 * dial, 9).is_integer())
 
 
@@ -71,7 +36,7 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, base: Base | No
     The convex program needs soft churn. A budget on soft churn is used as it is, with smaller ones beside it for the
     certificate; for hard churn a path of soft budgets is solved and each mixture is measured in hard churn.
     """
-    members = [(r.weights, r.proba) for r in trials.records if r.proba is not None and _mixed_in(r)]
+    members = [(r.offer.weights, r.proba) for r in trials.records if r.proba is not None and _mixed_in(r)]
     if base is not None:
         members.append(({base: 1.0}, ruler.base_proba))
     stack = np.stack([proba for _, proba in members])
@@ -93,7 +58,7 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, base: Base | No
             for part, share in parts.items() if weight > 0 else ():
                 served[part] = served.get(part, 0.0) + float(weight) * share
         candidate = Candidate("mixture", {"epsilon": float(f"{epsilon:.3g}")})
-        offers.append(measured(ruler, candidate, served, trials.proba(served)))
+        offers.append(ruler.offer(served, candidate, trials.proba(served)))
     return offers
 
 
@@ -170,7 +135,7 @@ def fall_back(
 
     The words contain what is served and what would keep the budget.
     """
-    nearest = min(offers or singles(trials, ruler), key=lambda offer: (offer.churn, offer.cost))
+    nearest = min(offers or trials.offers, key=lambda offer: (offer.churn, offer.cost))
     failed = f"no candidate keeps max_churn={budget:g} on held-out rows; the least churn is {nearest.churn:.3g}."
     if base is None:
         return nearest, (
@@ -178,7 +143,7 @@ def fall_back(
             "answers, so that it cannot answer new rows or be blended in: to keep this budget give base= the model "
             f"itself, a function or a file; or set max_churn to {math.ceil(1000 * nearest.churn) / 1000:g} or more."
         )
-    kept = measured(ruler, Candidate("base", status="kept"), {base: 1.0}, ruler.base_proba)
+    kept = ruler.offer({base: 1.0}, Candidate("base", status="kept"), ruler.base_proba)
     blends = [*mixtures(trials, ruler, budget, base), kept]
     picked, _ = choose(blends, ruler.terms, budget, blends[0])
     if picked is None:  # even the base changes decisions where classes are gone

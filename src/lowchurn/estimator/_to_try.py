@@ -91,9 +91,7 @@ def _dial(can: Capability) -> tuple[Strategy, ...]:
 
 def along(family: Family) -> tuple[Strategy, ...]:
     """A family at every position of its dial."""
-    if _class_of(family) is ServedMixture:
-        return tuple(family(lam=round(1 - a, 2)) for a in POSITIONS)
-    return tuple(family(toward_base=a) for a in POSITIONS)
+    return tuple(family(**_class_of(family).at_dial(a)) for a in POSITIONS)
 
 
 def _class_of(family: Any) -> Any:
@@ -127,7 +125,7 @@ def resolve(strategies: Any, search: str) -> ToTry:
         if not (isinstance(cls, type) and issubclass(cls, Strategy)):
             raise ValueError(f"{WHO}: strategies must hold strategies, classes of them or names, got {item!r}.")
         keywords = item.keywords if isinstance(item, functools.partial) else {}
-        whole = search == "auto" and not {"lam", "toward_base"} & set(keywords)
+        whole = search == "auto" and not {"lam", cls.dial_parameter} & set(keywords)
         if cls is Distill and whole:
             families.append(functools.partial(cls, **keywords))
         elif cls.dial_parameter and whole:

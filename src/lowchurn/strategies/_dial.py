@@ -131,6 +131,10 @@ class ServedMixture(_OfRetrains):
     name: ClassVar[str] = "served-mix"
     dial_parameter: ClassVar[str] = "lam"
 
+    @classmethod
+    def at_dial(cls, position: float) -> Parameters:
+        return {"lam": round(1 - position, 12)}
+
     @property
     def blend(self) -> Blend:
         return Blend(self._retrains, "proba", self.dial)

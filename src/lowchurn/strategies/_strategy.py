@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -118,6 +119,11 @@ class Strategy:
     def dial(self) -> float | None:
         """Where a blend lies between the new models (0) and the base (1); None where there is no such place."""
         return None
+
+    @classmethod
+    def at_dial(cls, position: float) -> Parameters:
+        """The parameter with which the strategy lies at a position of its dial."""
+        return {cls.dial_parameter: position}
 
     @property
     def needs_base(self) -> bool:
@@ -226,25 +232,21 @@ def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
     """
     if not (isinstance(cls, type) and issubclass(cls, Strategy)):
         raise ValueError(f"paper_grid: cls must be a strategy class such as Distill, got {cls!r}.")
-    known = {f.name for f in dataclasses.fields(cls)}
-    for name in fixed:
-        if name not in known:
-            raise unknown_name(f"paper_grid({cls.__name__})", "parameter", name, known)
+    check_names(f"paper_grid({cls.__name__})", cls, fixed)
     tuned = {name: values for name, values in cls.grid.items() if name not in fixed}
     return [cls(**dict(zip(tuned, values, strict=True)), **fixed) for values in itertools.product(*tuned.values())]
 
 
-def member_seed(seed: int, member: int) -> int:
-    """The seed of a member of a group; the first has the seed itself, as a strategy by itself would.
+def check_names(who: str, cls: type[Strategy], names: Iterable[str]) -> None:
+    """Raise an error for a name that is no parameter of a strategy."""
+    known = {f.name for f in dataclasses.fields(cls)}
+    for name in names:
+        if name not in known:
+            raise unknown_name(who, "parameter", name, known)
 
-    Examples
-    --------
-    >>> from lowchurn.strategies import member_seed
-    >>> member_seed(7, 0)
-    7
-    >>> len({member_seed(7, j) for j in range(8)} | {member_seed(8, j) for j in range(8)})
-    16
-    """
+
+def member_seed(seed: int, member: int) -> int:
+    """The seed of a member of a group; the first has the seed itself, as a strategy by itself would."""
     if member == 0:
         return seed
     high = 2**31 if 0 <= seed < 2**31 else 2**63  # scikit-learn takes seeds below 2**32, the engine any
