@@ -334,7 +334,7 @@ def test_files_carry_fixed_rows_and_dial_positions_and_older_ones_still_load(tmp
     assert repr(again.records()) == repr(model.frontier_.records())
     assert again[0].dial == 0.25
     assert math.isnan(again[1].dial)
-    about, files = persistence.read_archive(tmp_path / "next.skops")
+    about, files = persistence.parse_archive((tmp_path / "next.skops").read_bytes(), "it", "next.skops")
     for row in about["frontier"]:
         del row["fixed"], row["dial"]
     persistence.write_archive(tmp_path / "older.skops", about, files)

@@ -31,11 +31,9 @@ def _mixed_in(record: Tried) -> bool:
 
 
 def mixtures(trials: Trials, ruler: Ruler, budget: float | None, base: Base | None, steps: int = 20) -> list[Offer]:
-    """Algorithm 1's mixtures of all candidates (and the base, where it can be served), over budgets of soft churn.
-
-    The convex program needs soft churn. A budget on soft churn is used as it is, with smaller ones beside it for the
-    certificate; for hard churn a path of soft budgets is solved and each mixture is measured in hard churn.
-    """
+    """Algorithm 1's mixtures of all candidates (and the base, where it can be served), over budgets of soft churn."""
+    # The convex program needs soft churn. A budget on soft churn is used as it is, with smaller ones beside it for the
+    # certificate; for hard churn a path of soft budgets is solved and each mixture is measured in hard churn.
     members = [(r.offer.weights, r.proba) for r in trials.records if r.proba is not None and _mixed_in(r)]
     if base is not None:
         members.append(({base: 1.0}, ruler.base_proba))
@@ -131,10 +129,7 @@ def spend(offers: Sequence[Offer], terms: Terms) -> list[Offer]:
 def fall_back(
     offers: Sequence[Offer], trials: Trials, ruler: Ruler, budget: float, base: Base | None
 ) -> tuple[Offer, str]:
-    """No candidate keeps the budget: a blend with the base, or the nearest candidate where the base cannot be served.
-
-    The words contain what is served and what would keep the budget.
-    """
+    """A blend with the base, or the nearest candidate where the base cannot be served; and, in words, the reason."""
     nearest = min(offers or trials.offers, key=lambda offer: (offer.churn, offer.cost))
     failed = f"no candidate keeps max_churn={budget:g} on held-out rows; the least churn is {nearest.churn:.3g}."
     if base is None:
@@ -198,9 +193,7 @@ class Choices:
         picked, rule = choose(self.offers, self.terms, budget, self.plain, aim)
         certificate = None
         if confidence is not None and budget is not None and self.offers:
-            assert self.changes is not None
-            prefer = self._in_order(picked, budget, aim)
-            certificate, best = certify_offers(self.offers, prefer, self.changes, budget, confidence, self.bound)
+            certificate, best = self._certify(self._in_order(picked, budget, aim), budget, confidence)
             if certificate.certified:
                 picked, rule = best, f"{rule}, certified with confidence {confidence:g}"
         if picked is not None:
@@ -216,6 +209,17 @@ class Choices:
             left.remove(picked)
             picked, _ = choose(left, self.terms, budget, self.plain, aim)
         return order + sorted(left, key=lambda offer: (offer.cost, offer.churn))
+
+    def _certify(self, prefer: Sequence[Offer], budget: float, confidence: float) -> tuple[Certificate, Offer]:
+        """Test offers from the least churn upward, an order that other rows fixed; take the first accepted one."""
+        assert self.changes is not None
+        order = sorted(range(len(self.offers)), key=lambda k: (self.offers[k].churn, k))
+        best = [self.offers.index(one) for one in prefer]
+        values = {str(k): self.changes[k] for k in order}
+        certificate, accepted = certify(values, budget, confidence, self.bound, prefer=[str(k) for k in best])
+        pick = next((k for k in best if str(k) in accepted), best[0])
+        named = tuple((self.offers[int(k)].candidate.name, p) for k, p in certificate.tested)
+        return dataclasses.replace(certificate, tested=named), self.offers[pick]
 
     def nearest(self, budget: float) -> tuple[Offer, str]:
         """The last resort on a dial: what changes least, which is not the base where classes are gone."""
@@ -249,27 +253,6 @@ class Choices:
             rows=dict(self.rows),
             notes=tuple(notes),
         )
-
-
-def certify_offers(
-    offers: Sequence[Offer],
-    prefer: Sequence[Offer],
-    changes: Sequence[np.ndarray],
-    budget: float,
-    confidence: float,
-    bound: float,
-) -> tuple[Certificate, Offer]:
-    """Test offers from the least churn upward, as measured on the rows to choose on; take the first accepted one.
-
-    The order of the test is fixed by other rows, and churn need not rise along it for the certificate to hold.
-    """
-    order = sorted(range(len(offers)), key=lambda k: (offers[k].churn, k))
-    best = [offers.index(one) for one in prefer]
-    values = {str(k): changes[k] for k in order}
-    certificate, accepted = certify(values, budget, confidence, bound, prefer=[str(k) for k in best])
-    pick = next((k for k in best if str(k) in accepted), best[0])
-    named = tuple((offers[int(k)].candidate.name, p) for k, p in certificate.tested)
-    return dataclasses.replace(certificate, tested=named), offers[pick]
 
 
 def certified_changes(offers: Sequence[Offer], judge: Ruler, X: Rows) -> list[np.ndarray]:

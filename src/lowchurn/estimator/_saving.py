@@ -26,7 +26,6 @@ from lowchurn.estimator._archive import (
     check_weights,
     classes_of,
     is_archive,
-    load_other,
     model_from_files,
     model_to_files,
     parse_archive,
@@ -355,10 +354,14 @@ def read_model(path: str | Path, trusted: Sequence[str], kind: Callable[..., Any
 
 def _read(path: Path, shown: str, trusted: Sequence[str], kind: Callable[..., Any]) -> Any:
     data = read_file(path)
-    pickled = path.name in trusted and not is_archive(data)
-    found = None if pickled else parse_archive(data, shown, path.name)
+    if path.name in trusted and not is_archive(data):
+        import joblib
+
+        with reading(f"the pickle {shown}"):
+            return joblib.load(path)
+    found = parse_archive(data, shown, path.name)
     if found is None:
-        return load_other(path, trusted)
+        return load_skops(data, trusted)
     about, files = found
     read = read_description(about, files)
     if "estimator.skops" not in files:

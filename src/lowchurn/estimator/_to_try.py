@@ -46,10 +46,6 @@ class Goal:
     confidence: float | None
     certified_rows: int
 
-    def aim(self, terms: Terms) -> float:
-        assert self.budget is not None
-        return aim_below(self.budget, terms, self.confidence, self.certified_rows)
-
 
 def to_try(strategies: Any, search: str, can: Capability) -> ToTry:
     """What the parameter ``strategies`` stands for with this learner and base."""
@@ -180,7 +176,7 @@ def _lambda_search(ruler: Ruler, plain: np.ndarray, goal: Goal) -> LambdaSearch 
         grid = np.linspace(0.05, 0.95, 19)
         first = next((lam for lam in grid if ruler.cost(lam * plain + (1 - lam) * base) <= needed), 0.95)
         return LambdaSearch(round(float(first), 3), aim=needed, at_one=needed, most=MOST, seek="least")
-    aim = goal.aim(ruler.terms)
+    aim = aim_below(goal.budget, ruler.terms, goal.confidence, goal.certified_rows)
     if ruler.churn(plain) <= aim:
         return None
     first = predicted_lambda(plain, base, keeps=lambda proba: ruler.churn(proba) <= aim)
