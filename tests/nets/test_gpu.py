@@ -55,6 +55,43 @@ def test_wide_pairs_of_two_classes(inputs, scale):
     compare(fcn(1000, inputs=inputs, classes=2), scale * X, y, settings, 5e-3, classes=2, epochs=2)
 
 
+@pytest.mark.parametrize("twins", [False, True])
+@pytest.mark.parametrize(("inputs", "units", "classes"), [(5, 1000, 2), (46, 1000, 2), (10, 300, 4), (16, 1000, 26)])
+def test_an_epoch_is_its_steps(inputs, units, classes, twins):
+    """One launch over many batches gives the bits of a launch for each: no step reads what another still writes."""
+    from lowchurn.nets._kernels import fcn_gpu
+
+    models, rows, batch = 40, 80, 32
+    make = torch.Generator("cuda").manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, device="cuda", generator=make)
+
+    x, y = 30 * draw(models * rows, inputs), draw(models // 2, rows, classes).argmax(-1)
+    pool = torch.arange(models * rows // 2, device="cuda", dtype=torch.int32).view(-1, rows).repeat_interleave(2, 0)
+    targets = torch.nn.functional.one_hot(y, classes).float().repeat_interleave(2, 0)
+    order = torch.arange(rows, device="cuda", dtype=torch.int32).expand(models, rows)
+    start = fcn_gpu.pack_parameters(
+        draw(models, inputs, units) / 30, draw(models, units) / 30, draw(models, units, classes) / 30
+    )
+
+    def trained(steps):
+        state = [value.clone() for value in (start, 0 * start, 0 * start)]
+        state += [torch.zeros(models, classes, device="cuda") for _ in range(3)]
+        for first in range(0, rows, steps * batch):
+            fcn_gpu.train_epoch(
+                *state, x, pool, targets, torch.ones(models, rows, device="cuda"),
+                order[:, first : first + steps * batch].contiguous(),
+                torch.full((models,), first // batch, dtype=torch.int32, device="cuda"), mate=None, mix=None,
+                coupling=torch.full((models // 2,), 0.7, device="cuda") if twins else None, loss="log",
+                batch_size=batch, learning_rate=1e-3, precision="tf32x3", **fcn_gpu.tiles(inputs, units, classes),
+            )  # fmt: skip
+        return state
+
+    for together, apart in zip(trained(3), trained(1), strict=True):
+        assert torch.equal(together, apart)
+
+
 def test_fused_fcn_with_many_classes_and_inputs():
     rng = np.random.default_rng(0)
     for d, m in ((16, 26), (108, 3)):

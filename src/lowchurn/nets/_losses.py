@@ -29,9 +29,9 @@ def twin_gradient(logits: torch.Tensor, other: torch.Tensor, squared: bool) -> t
     proba, other_proba = torch.softmax(logits, dim=-1), torch.softmax(other, dim=-1)
     if squared:
         return _through_softmax(proba, (proba - other_proba) * (4 / logits.shape[-1]))
-    other_log = torch.log_softmax(other, dim=-1)
-    toward = -(proba * other_log).sum(dim=-1, keepdim=True)
-    return proba * (-other_log - toward) + proba - other_proba
+    # Relative to the class that is likeliest here: the difference of two large numbers would leave their rounding.
+    relative = other - other.gather(-1, proba.argmax(dim=-1, keepdim=True))
+    return proba * ((proba * relative).sum(dim=-1, keepdim=True) - relative) + proba - other_proba
 
 
 def batch_gradient(

@@ -403,23 +403,25 @@ def _twin_slope(prob, logp, prob2, logp2, wb, scale, squared, slope, slope2):
     count, c = prob.shape
     for r in range(count):
         factor = wb[r] * scale
-        cross = cross2 = push = push2 = 0.0
+        # Relative to the likeliest class: the difference of two large numbers would leave their rounding.
+        at, at2 = logp2[r, prob[r].argmax()], logp[r, prob2[r].argmax()]
+        push = push2 = 0.0
         for k in range(c):
             p, q = prob[r, k], prob2[r, k]
             if squared:
                 push += p * (p - q)
                 push2 += q * (q - p)
             else:
-                cross -= p * logp2[r, k]
-                cross2 -= q * logp[r, k]
+                push += p * (logp2[r, k] - at)
+                push2 += q * (logp[r, k] - at2)
         for k in range(c):
             p, q = prob[r, k], prob2[r, k]
             if squared:
                 slope[r, k] += factor * 4 / c * p * (p - q - push) / count
                 slope2[r, k] += factor * 4 / c * q * (q - p - push2) / count
             else:
-                slope[r, k] += factor * (p - q - p * (logp2[r, k] + cross)) / count
-                slope2[r, k] += factor * (q - p - q * (logp[r, k] + cross2)) / count
+                slope[r, k] += factor * (p - q + p * (push - (logp2[r, k] - at))) / count
+                slope2[r, k] += factor * (q - p + q * (push2 - (logp[r, k] - at2))) / count
 
 
 @_jit

@@ -51,7 +51,7 @@ STEP_TABLE_LENGTH = 20480
 @triton.jit(do_not_specialize=["n"])
 def _train_kernel(
     params_ptr, m_ptr, v_ptr, bias_ptr, bias_m_ptr, bias_v_ptr, x_ptr, rows_ptr, targets_ptr, weights_ptr, order_ptr,
-    mate_ptr, mix_ptr, done_ptr, coupling_ptr, step_size_ptr, out_loss_ptr, n, stride_rows, stride_target_model,
+    mate_ptr, mix_ptr, done_ptr, coupling_ptr, step_size_ptr, n, stride_rows, stride_target_model,
     stride_target_row, stride_weights, stride_order, stride_mix, rate1, rate2, epsilon, D: tl.constexpr,
     H: tl.constexpr, C: tl.constexpr, BATCH: tl.constexpr, BP: tl.constexpr, BH: tl.constexpr, RP: tl.constexpr,
     CW: tl.constexpr, WIDE: tl.constexpr, LOSS: tl.constexpr, MIXUP: tl.constexpr, TWIN: tl.constexpr,
@@ -99,14 +99,12 @@ def _train_kernel(
             tile_m_b = _load_tile(m_b, 0, D, H, C, BH, RP)
             tile_v_b = _load_tile(v_b, 0, D, H, C, BH, RP)
 
-    loss_rows = tl.zeros((BP,), tl.float32)
     for step in range(0, tl.cdiv(n, BATCH)):
         features, targets, weights = _load_batch(
             x_ptr, my_rows, my_targets, my_weights, my_order, my_mate, my_mix, step, n, stride_target_row, D, C, RP, CW,
             WIDE, BATCH, BP, MIXUP,
         )  # fmt: skip
         step_size = tl.load(step_size_ptr + tl.minimum(done + step, LAST_STEP_SIZE))
-        batch_rows = tl.minimum(n - step * BATCH, BATCH).to(tl.float32)
 
         if RESIDENT:
             logits_a = bias_a[None, :] + _tile_logits(
@@ -125,14 +123,12 @@ def _train_kernel(
                 logits_b = _forward_logits(
                     params_b, bias_b, features, D, H, C, BH, RP, CW, WIDE, PRECISION,
                 )  # fmt: skip
-            loss, gradient_a, gradient_b = _pair_gradient(logits_a, logits_b, targets, coupling, class_number, C, LOSS)
+            gradient_a, gradient_b = _pair_gradient(logits_a, logits_b, targets, coupling, class_number, C, LOSS)
             gradient_b = gradient_b * weights[:, None]
         else:
-            log_p, p = _log_softmax(logits_a, class_number, C)
-            loss, gradient_a = _logit_gradient(log_p, p, targets, C, LOSS)
+            _, p = _log_softmax(logits_a, class_number, C)
+            gradient_a = _logit_gradient(p, targets, C, LOSS)
         gradient_a = gradient_a * weights[:, None]
-        # weights carry one over the batch size; the epoch's loss is a mean over rows.
-        loss_rows += loss * weights * batch_rows
 
         if RESIDENT:
             tile_gradient = _tile_gradient(
@@ -171,10 +167,6 @@ def _train_kernel(
             # The next step reads in another layout what this one wrote.
             tl.debug_barrier()
 
-    # Nothing reads the loss. It stays because a kernel without it trained pairs of wide networks wrongly on an H200
-    # (magic04, 1000 units: 70 % accuracy instead of 78 %).
-    mean_loss = tl.sum(loss_rows, axis=0) / n.to(tl.float32)
-    tl.store(out_loss_ptr + model, mean_loss)
     _store_output_bias(bias_ptr + model * C, bias_a, class_number, C)
     _store_output_bias(bias_m_ptr + model * C, bias_m_a, class_number, C)
     _store_output_bias(bias_v_ptr + model * C, bias_v_a, class_number, C)
@@ -183,7 +175,6 @@ def _train_kernel(
         _store_tile(m_a, tile_m_a, 0, D, H, C, BH, RP)
         _store_tile(v_a, tile_v_a, 0, D, H, C, BH, RP)
     if TWIN:
-        tl.store(out_loss_ptr + model + 1, mean_loss)
         _store_output_bias(bias_ptr + model * C + C, bias_b, class_number, C)
         _store_output_bias(bias_m_ptr + model * C + C, bias_m_b, class_number, C)
         _store_output_bias(bias_v_ptr + model * C + C, bias_v_b, class_number, C)
@@ -325,12 +316,11 @@ def train_epoch(
     c = packed_rows - d - 1
     n = order.shape[1]
     widths, class_width, wide = tile_widths(d, c)
-    out_loss = torch.empty(K, dtype=torch.float32, device=params.device)
     count = K if coupling is None else K // 2
     options = {} if maxnreg is None else {"maxnreg": maxnreg}
     _train_kernel[(count,)](
         params, m, v, bias, bias_m, bias_v, x, rows, targets, weights, order, mate, mix,
-        steps_done, coupling, step_sizes(params.device, learning_rate), out_loss,
+        steps_done, coupling, step_sizes(params.device, learning_rate),
         n, rows.stride(0), targets.stride(0), targets.stride(1), weights.stride(0),
         order.stride(0), 0 if mix is None else mix.stride(0), 1 - BETA1, 1 - BETA2, EPSILON,
         D=d, H=h, C=c, BATCH=batch_size, BP=max(16, triton.next_power_of_2(batch_size)),
