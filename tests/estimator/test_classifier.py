@@ -323,7 +323,7 @@ def test_saved_models_predict_the_same_bits(select, tmp_path):
     assert repr(again.frontier_) == repr(model.frontier_)
     assert again.feature_names_in_.tolist() == list(table.columns)
     following = LowChurnClassifier(base=again, max_churn=0.05, random_state=0).fit(table[:2500], LABELS[:2500])
-    assert type(following._estimator).__name__ == "Pipeline"
+    assert type(following.estimator_).__name__ == "Pipeline"
 
 
 def test_files_carry_fixed_rows_and_dial_positions_and_older_ones_still_load(tmp_path):
@@ -334,7 +334,7 @@ def test_files_carry_fixed_rows_and_dial_positions_and_older_ones_still_load(tmp
     assert repr(again.records()) == repr(model.frontier_.records())
     assert again[0].dial == 0.25
     assert math.isnan(again[1].dial)
-    about, files = persistence.read_archive(tmp_path / "next.skops")
+    about, files = persistence.parse_archive((tmp_path / "next.skops").read_bytes(), "it", "next.skops")
     for row in about["frontier"]:
         del row["fixed"], row["dial"]
     persistence.write_archive(tmp_path / "older.skops", about, files)

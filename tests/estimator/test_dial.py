@@ -24,8 +24,8 @@ from torch import nn
 import lowchurn
 from lowchurn import LowChurnClassifier
 from lowchurn.estimator import Candidate
-from lowchurn.estimator._measuring import Terms
-from lowchurn.estimator._policy import Offer, choose, spend
+from lowchurn.estimator._measuring import Offer, Terms
+from lowchurn.estimator._policy import choose, spend
 from lowchurn.estimator._production import Base
 from lowchurn.estimator._serving import Member
 from lowchurn.estimator._training import Bar
@@ -55,8 +55,17 @@ BUDGETS = (0.005, 0.01, 0.02, 0.05)
 
 LINEAR = make_pipeline(StandardScaler(), LogisticRegression())
 SGD = make_pipeline(StandardScaler(), SGDClassifier(loss="log_loss", random_state=0))
-NETWORK = make_pipeline(StandardScaler(), NetworkClassifier("fcn-32", random_state=0, device="cpu"))
+NETWORK = make_pipeline(StandardScaler(), NetworkClassifier("fcn-32", epochs=12, random_state=0, device="cpu"))
 FOREST = RandomForestClassifier(30, random_state=0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Networks this small gain nothing from threads, and lose much where other tests run beside them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @functools.cache

@@ -61,13 +61,13 @@ def test_catboost_is_trained_again_as_catboost_with_its_categories(tmp_path):
     table = pd.DataFrame(X[:, :3], columns=list("abc")).assign(kind=np.where(X[:, 3] > 0, "hot", "cold"))
     base = CatBoostClassifier(**CAT).fit(table[:200], Y[:200], cat_features=["kind"])
     model = quiet_fit(low(base=base), table)
-    assert isinstance(model._estimator, CatBoostClassifier)
+    assert isinstance(model.estimator_, CatBoostClassifier)
     assert model.selection_.accuracy > 0.7
     model.save(tmp_path / "next.skops")
     assert (lowchurn.load(tmp_path / "next.skops").predict(table) == model.predict(table)).all()
     clone(low(CatBoostClassifier(**CAT, cat_features=["kind"]), base=base))
     piped = make_pipeline(SimpleImputer(), CatBoostClassifier(**CAT)).fit(X[:200], Y[:200])
-    assert isinstance(quiet_fit(low(base=piped))._estimator[-1], CatBoostClassifier)
+    assert isinstance(quiet_fit(low(base=piped)).estimator_[-1], CatBoostClassifier)
 
 
 @pytest.mark.parametrize("form", ["function", "table", "labels", "onnx"])
@@ -100,9 +100,9 @@ def test_a_base_that_does_not_tell_its_kind_asks_for_an_estimator(form, tmp_path
 )
 def test_what_is_trained_is_of_the_kind_of_the_base(base, kind):
     model = quiet_fit(low(base=base))
-    assert isinstance(model._estimator, kind)
+    assert isinstance(model.estimator_, kind)
     if kind is CalibratedClassifierCV:
-        assert isinstance(model._estimator.estimator, GaussianNB)  # a frozen part is trained again as well
+        assert isinstance(model.estimator_.estimator, GaussianNB)  # a frozen part is trained again as well
 
 
 def test_an_estimator_without_probabilities_is_refused_with_a_remedy():

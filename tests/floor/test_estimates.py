@@ -19,7 +19,7 @@ from lowchurn._estimates import (
     weighted_proportion,
 )
 from lowchurn.audit import audit
-from lowchurn.selection import churn_upper_bound
+from lowchurn.selection._certify import churn_upper_bound
 from lowchurn.strategies import Distill
 
 

@@ -14,9 +14,9 @@ from xgboost import XGBClassifier
 
 from lowchurn import LowChurnClassifier
 from lowchurn._model_files import labels_from_plain, labels_to_plain
-from lowchurn.estimator._production import Base
 from lowchurn.learners._skops import dump_skops, load_skops
 from lowchurn.learners._torch import NetworkClassifier
+from lowchurn.strategies import ServedMixture
 from tests.model_files.files import LEARNERS, X, Y, outcome, packed, saved, unpacked, written
 
 
@@ -51,13 +51,16 @@ EARLY = {
 def test_an_early_stopped_base_is_saved_as_production_asks_it(kind, tmp_path):
     estimator, options = EARLY[kind]
     base = copy.deepcopy(estimator).fit(X[:120], Y[:120], eval_set=[(X[120:180], Y[120:180])], **options)
-    model = LowChurnClassifier(LogisticRegression(C=1e-6), base=base, max_churn=1e-9, random_state=0).fit(X, Y)
+    options = {"base": base, "max_churn": 1e-9, "random_state": 0}
+    model = LowChurnClassifier(LogisticRegression(C=1e-6), **options).fit(X, Y)
     assert "base" in model.selection_.served
     again = outcome(written(model), tmp_path)
-    (kept,) = (part for part in again._served.weights if isinstance(part, Base))
-    assert (kept.decisions(X) == base.predict(X).ravel()).all()
-    np.testing.assert_allclose(kept.proba(X), base.predict_proba(X), rtol=0, atol=1e-6)
     assert (again.predict_proba(X) == model.predict_proba(X)).all()
+    base_end = [ServedMixture(members=1, lam=0.0)]
+    alone = LowChurnClassifier(LogisticRegression(C=1e-6), strategies=base_end, **options).fit(X, Y)
+    kept = outcome(written(alone), tmp_path)
+    assert (kept.predict(X) == base.predict(X).ravel()).all()
+    np.testing.assert_allclose(kept.predict_proba(X), base.predict_proba(X), rtol=0, atol=1e-6)
 
 
 LABELS = [

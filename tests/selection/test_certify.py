@@ -6,8 +6,8 @@ from scipy.stats import binom
 from sklearn.tree import DecisionTreeClassifier
 
 from lowchurn import LowChurnClassifier
-from lowchurn.selection import aim_for_certificate, certify, churn_upper_bound, rows_to_certify
-from lowchurn.selection._certify import p_value
+from lowchurn.selection import certify, rows_to_certify
+from lowchurn.selection._certify import aim_for_certificate, churn_upper_bound, p_value
 from lowchurn.strategies import Distill
 
 

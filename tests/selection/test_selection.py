@@ -8,7 +8,9 @@ import torch
 from scipy.optimize import minimize
 
 from lowchurn.scoring import ALL, BrierScore, LogScore, Score, get_score
-from lowchurn.selection import InfeasibleBudget, LambdaSearch, Mixture, combine, predicted_lambda, select_single
+from lowchurn.selection import InfeasibleBudget, combine, select_single
+from lowchurn.selection._combine import Mixture
+from lowchurn.selection._search import LambdaSearch, predicted_lambda
 from tests.test_scoring import PowerScore
 
 SCORES = [*(cls() for cls in ALL), PowerScore()]

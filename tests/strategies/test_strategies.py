@@ -265,6 +265,7 @@ def test_member_seeds_are_seeds_that_every_library_takes(seed, member):
     assert 0 <= member_seed(seed, member) < (2**31 if seed < 2**31 else 2**63)
     assert member_seed(seed, 0) == seed
     assert member_seed(seed, member + 1) != seed
+    assert len({member_seed(7, j) for j in range(8)} | {member_seed(8, j) for j in range(8)}) == 16
 
 
 def test_focal_distillation_is_distillation_without_a_focus():

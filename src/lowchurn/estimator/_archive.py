@@ -40,7 +40,6 @@ from lowchurn._terminal import one_line
 from lowchurn.estimator._frontier import Candidate, Selection
 from lowchurn.estimator._measuring import Terms
 from lowchurn.learners import ALL
-from lowchurn.learners._skops import load_skops
 from lowchurn.selection import Certificate
 
 ABOUT = "lowchurn.json"
@@ -87,13 +86,8 @@ def is_archive(data: bytes) -> bool:
     return data.startswith(b"PK") or zipfile.is_zipfile(io.BytesIO(data))
 
 
-def read_archive(path: str | Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:
-    """The description and the files; None where the file is an archive of another kind (see :func:`write_archive`)."""
-    return parse_archive(read_file(path), repr(str(path)), Path(path).name)
-
-
 def parse_archive(data: bytes, what: str, name: str) -> tuple[dict[str, Any], dict[str, bytes]] | None:
-    """What :func:`read_archive` reads, from the content of a file."""
+    """The description and the files; None where the file is an archive of another kind (see :func:`write_archive`)."""
     if not is_archive(data):
         raise Refused(
             f"load: {what} is neither a saved lowchurn model nor a skops file. Pickles can run any code when "
@@ -142,18 +136,6 @@ def model_from_files(
         raise unknown_name("load", "learner", learner, known)
     with reading(what):
         return known[learner].load(files, trusted)
-
-
-def load_other(path: str | Path, trusted: Sequence[str] = ()) -> Any:
-    """A plain skops file, or a pickle whose file name is trusted."""
-    path = Path(path)
-    data = read_file(path)
-    if path.name in trusted and not is_archive(data):
-        import joblib
-
-        with reading(f"the pickle {str(path)!r}"):
-            return joblib.load(path)
-    return load_skops(data, trusted)
 
 
 # Its description

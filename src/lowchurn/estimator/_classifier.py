@@ -15,21 +15,25 @@ from sklearn.utils import Tags, _safe_indexing, check_random_state, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from lowchurn._checks import check_choice, check_number
 from lowchurn._types import ArrayLike, Classifier, Rows
 from lowchurn.estimator._frontier import Selection
 from lowchurn.estimator._labels import WHO, target_labels, unusual
-from lowchurn.estimator._measuring import Ruler, Trials, check_base, decides_otherwise, warn_of_base, warn_of_few_rows
+from lowchurn.estimator._measuring import (
+    Offer,
+    Ruler,
+    Trials,
+    check_base,
+    decides_otherwise,
+    warn_of_base,
+    warn_of_few_rows,
+)
+from lowchurn.estimator._parameters import check_parameters
 from lowchurn.estimator._policy import (
     Choice,
     Choices,
-    Offer,
     certified_changes,
-    check_budget,
     fall_back,
     mixtures,
-    single,
-    singles,
 )
 from lowchurn.estimator._production import Asked, Base, GivenBase, find_base
 from lowchurn.estimator._saving import read_model, write_model
@@ -45,7 +49,6 @@ from lowchurn.estimator._training import (
     progress,
     unfitted,
 )
-from lowchurn.learners._model import BehindPreprocessing
 from lowchurn.scoring import Score, get_score
 
 
@@ -97,6 +100,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         What the rows prove, where ``confidence`` asked for it.
     model_, preprocessing_
         The fitted model that is served and its fitted preprocessing (None for a mixture).
+    estimator_ : classifier
+        What was trained: the estimator that was given, or one of the base's own kind; it is not fitted itself.
     classes_, n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
 
@@ -188,11 +193,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         held_out : array, optional
             The rows to hold out, as a mask or as positions, instead of a random share.
         """
-        self._check_parameters()
+        check_parameters(self.get_params(deep=False))
         given = base_proba is not None
         asked = self.base is not None and (not given or self.estimator is None)
         model = find_base(self.base, load, base_classes) if asked else None
-        self._estimator = find_estimator(self.estimator, model, given or asked, self._seed())
+        self.estimator_ = find_estimator(self.estimator, model, given or asked, self._seed())
         X, y = self._check_rows(X, y)
         weight = check_weights(sample_weight, X)
         if weight is not None and not weight.all():  # a row without weight is no row
@@ -240,7 +245,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             ruler = self._ruler(base, X, index, rows.choose)
             check_base(base, ruler, self.classes_)
             warn_of_few_rows(ruler.terms, self.max_churn, stacklevel=3)
-        can = Capability(self._estimator, self.classes_, base, X)
+        can = Capability(self.estimator_, self.classes_, base, X)
         if base is not None and rows.choose is not None:
             wanted = to_try(self.strategies, self.search, can)
             base_proba = base.proba(base.at(X, rows.train.rows))
@@ -259,14 +264,14 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         assert ruler is not None
         servable = base if isinstance(base, Base) else None
         mixed = self.select == "mixture"
-        offers = mixtures(trials, ruler, self.max_churn, servable) if mixed else singles(trials, ruler)
+        offers = mixtures(trials, ruler, self.max_churn, servable) if mixed else trials.offers
         changes = None
         if rows.certify is not None:
             judge = self._ruler(base, X, index, rows.certify)
             changes = certified_changes(offers, judge, _safe_indexing(X, rows.certify.rows))
         choices = Choices(
             offers=offers,
-            plain=single(ruler, trials.plain),
+            plain=trials.plain.offer,
             terms=ruler.terms,
             bound=ruler.bound,
             changes=changes,
@@ -301,11 +306,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         nothing = dict.fromkeys(("risk", "accuracy", "churn", "broken"), np.nan)
         counts = rows.counts | {"train": int(rows.train.weights.sum())}
         self.certificate_, self._choices = None, None
-        served = {trials.plain.candidate.name: 1.0}
+        served = {trials.plain.offer.candidate.name: 1.0}
         self.selection_ = Selection(
             served, "plain retrain, there is no base", True, **nothing, trainings=1, rows=counts, notes=trials.notes
         )
-        self._expose(Served(trials.plain.weights, self.classes_))
+        self._expose(Served(trials.plain.offer.weights, self.classes_))
         return self
 
     def dial(self, max_churn: float, *, confidence: float | None = None) -> Self:
@@ -329,13 +334,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
         Examples
         --------
-        >>> from sklearn.datasets import load_breast_cancer
-        >>> from sklearn.linear_model import LogisticRegression
-        >>> from sklearn.pipeline import make_pipeline
-        >>> from sklearn.preprocessing import StandardScaler
         >>> from lowchurn import LowChurnClassifier
+        >>> from sklearn.datasets import load_breast_cancer
+        >>> from sklearn.naive_bayes import GaussianNB
         >>> X, y = load_breast_cancer(return_X_y=True)
-        >>> base = make_pipeline(StandardScaler(), LogisticRegression(C=100)).fit(X[:60], y[:60])
+        >>> base = GaussianNB().fit(X[:60], y[:60])
         >>> model = LowChurnClassifier(base=base, max_churn=0.05, strategies="dial").fit(X[:400], y[:400])
         >>> calmer = model.dial(max_churn=0.02)
         >>> calmer.selection_.churn <= 0.02 < 0.05, calmer.selection_.trainings == model.selection_.trainings
@@ -351,7 +354,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         other = copy.copy(self)
         other.max_churn = max_churn
         other.confidence = self.confidence if confidence is None else confidence
-        other._check_parameters()
+        check_parameters(other.get_params(deep=False))
         if other.confidence is not None and choices.changes is None:
             raise ValueError(
                 f"{WHO}: confidence needs rows that nothing else has seen, and this model was fitted without. "
@@ -368,23 +371,17 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _expose(self, served: Served) -> None:
         self._served = served
-        self.model_ = None if served.single is None else served.single.model
-        self.preprocessing_ = None if served.single is None else served.single.preprocessing
-
-    @property
-    def _single(self) -> BehindPreprocessing | None:
-        """The one trained model that is served, where there is one."""
-        return self._served.single if hasattr(self, "_served") else None
+        self.model_, self.preprocessing_ = served.model_, served.preprocessing_
 
     def predict_proba(self, X: Rows) -> np.ndarray:
         """Probabilities of the classes in the order of ``classes_``."""
         check_is_fitted(self)
-        return self._served.proba(self._check_new_rows(X))
+        return self._served.predict_proba(self._check_new_rows(X))
 
     def predict(self, X: Rows) -> np.ndarray:
         """The likeliest class of each row."""
         check_is_fitted(self)
-        return np.asarray(self.classes_[self._served.decisions(self._check_new_rows(X))])
+        return self._served.predict(self._check_new_rows(X))
 
     def predict_log_proba(self, X: Rows) -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""
@@ -403,25 +400,6 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         write_model(self, path, dial)
-
-    def _check_parameters(self) -> None:
-        check_choice(WHO, "churn", self.churn, ("hard", "soft"))
-        check_choice(WHO, "select", self.select, ("single", "mixture"))
-        check_choice(WHO, "search", self.search, ("auto", "grid"))
-        bound = get_score(self.proper_score).bound
-        if self.max_churn is not None:
-            check_budget(self.max_churn, self.churn == "hard")
-        if self.confidence is not None:
-            check_number(WHO, "confidence", self.confidence, 0, 1, open_low=True, open_high=True)
-            if self.max_churn is None:
-                raise ValueError(f"{WHO}: confidence certifies a budget, got max_churn=None. Give max_churn.")
-            if self.churn == "soft" and (bound is None or self.max_churn >= bound):
-                raise ValueError(
-                    f"{WHO}: soft churn can only be certified below the score's bound {bound}, "
-                    f"got max_churn={self.max_churn:g}."
-                )
-        if self.validation_fraction is not None:
-            check_number(WHO, "validation_fraction", self.validation_fraction, 0, 1, open_low=True, open_high=True)
 
     def _check_rows(self, X: Rows, y: ArrayLike) -> tuple[Rows, np.ndarray]:
         if y is None:
@@ -460,7 +438,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     @property
     def _must_be_finite(self) -> bool:
         """Whether missing values are refused here; not where the estimator, or its first step, may take them."""
-        return not may_take_nan(self._estimator)
+        return not may_take_nan(self.estimator_)
 
     def _seed(self) -> int | None:
         if self.random_state is None or isinstance(self.random_state, int | np.integer):
@@ -482,7 +460,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        trained = self.estimator if self.estimator is not None else getattr(self, "_estimator", None)
+        trained = self.estimator if self.estimator is not None else getattr(self, "estimator_", None)
         try:
             inner = get_tags(LogisticRegression() if trained is None else trained)
         except Exception:  # an estimator without tags

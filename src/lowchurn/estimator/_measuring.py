@@ -6,7 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,24 @@ class Terms:
     hard: bool
     score: str
     rows: float
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """What could be served: weights of models, measured on the rows to choose on."""
+
+    weights: Weights
+    candidate: Candidate
+    cost: float = math.nan
+
+    @property
+    def churn(self) -> float:
+        return self.candidate.churn
+
+    @property
+    def one_model(self) -> bool:
+        """Whether one trained model serves it."""
+        return len(self.weights) == 1 and not base_alone(self.weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,28 +127,32 @@ class Ruler:
             **values,
         )
 
+    def offer(self, weights: Weights, candidate: Candidate, proba: np.ndarray) -> Offer:
+        """What could be served, with what it does on these rows."""
+        alone = base_alone(weights)
+        return Offer(weights, self.measure(candidate, proba, alone), self.cost(proba, alone))
+
 
 class Diverged(RuntimeError):
     """A training that ran and gave no model to serve."""
 
 
-def clearly_worse(right: np.ndarray, other: np.ndarray, weights: np.ndarray) -> bool:
-    """Whether decisions are right in more than ten points fewer rows than others, and beyond three standard errors.
+def clearly_worse(right: np.ndarray, other: np.ndarray, weights: np.ndarray, points: float = 0.1) -> bool:
+    """Whether decisions are right in fewer rows than others: by more than ten points and three standard errors.
 
     Only rows that one of both decides rightly count: the difference is that of the rows won and lost, its standard
     error the root of their sum (McNemar's). Three of them are a chance of one in a thousand; ten points are more than
     a retrain gains in practice, so that they ask for another cause.
     """
     won, lost = float(weights[right & ~other].sum()), float(weights[~right & other].sum())
-    return lost - won > max(0.1 * float(weights.sum()), 3 * math.sqrt(lost + won))
+    return lost - won > max(points * float(weights.sum()), 3 * math.sqrt(lost + won))
 
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """A candidate, what serves it (nothing where it failed) and its probabilities of the rows to choose on."""
+    """An offer (of no models where training failed) and its probabilities of the rows to choose on."""
 
-    candidate: Candidate
-    weights: Weights = field(default_factory=dict)
+    offer: Offer
     proba: np.ndarray | None = None
 
 
@@ -163,10 +185,10 @@ class Trials:
                 f"{WHO}: a plain retrain by {type(self.trainer.can.learner.estimator).__name__} gives probabilities "
                 "that are not finite. Check the features (constant or huge ones?), or choose another estimator."
             )
-        candidate = self._candidate(strategy)
+        offer = Offer(weights, self._candidate(strategy))
         if proba is not None and self.ruler is not None:
-            candidate = self.ruler.measure(candidate, proba)
-        self._plain = Tried(candidate, weights, proba)
+            offer = self.ruler.offer(weights, offer.candidate, proba)
+        self._plain = Tried(offer, proba)
         self.records.append(self._plain)
 
     def run(self, strategies: Iterable[Strategy]) -> list[Tried]:
@@ -191,17 +213,16 @@ class Trials:
 
     def _tried(self, strategy: Strategy, cannot: str) -> Tried:
         if cannot:
-            return Tried(self._candidate(strategy, cannot, "skipped"))
+            return Tried(Offer({}, self._candidate(strategy, cannot, "skipped")))
         assert self.ruler is not None
         try:
             weights, left_out = self.trainer.made(plan([strategy]).recipes[strategy])
             proba = self.proba(weights)
             self._refuse_diverged(strategy, proba)
-            row = self.ruler.measure(self._candidate(strategy, left_out), proba, base_alone(weights))
+            return Tried(self.ruler.offer(weights, self._candidate(strategy, left_out), proba), proba)
         except Exception as error:
             reason = f"{type(error).__name__}: {one_line(error)}"
-            return Tried(self._candidate(strategy, reason, "failed"))
-        return Tried(row, weights, proba)
+            return Tried(Offer({}, self._candidate(strategy, reason, "failed")))
 
     def proba(self, weights: Weights) -> np.ndarray:
         """Probabilities of the rows to choose on, summed in the order in which they are served."""
@@ -230,7 +251,12 @@ class Trials:
 
     @property
     def frontier(self) -> Frontier:
-        return Frontier(record.candidate for record in self.records)
+        return Frontier(record.offer.candidate for record in self.records)
+
+    @property
+    def offers(self) -> list[Offer]:
+        """Every candidate that can be served, by itself."""
+        return [record.offer for record in self.records if record.proba is not None]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -266,9 +292,7 @@ def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, sta
     assert ruler is not None
     assert plain is not None
     base_right, plain_right = ruler.base_right, ruler.right(plain)
-    lost = float(ruler.weights[base_right & ~plain_right].sum())
-    won = float(ruler.weights[~base_right & plain_right].sum())
-    if not rows_are_new and lost - won > 3 * math.sqrt(lost + won):  # three standard errors of the paired difference
+    if not rows_are_new and clearly_worse(plain_right, base_right, ruler.weights, points=0):
         warnings.warn(
             f"{WHO}: the base is clearly more accurate on the held-out rows than a plain retrain. It was probably "
             "trained on some of them, and then churn and accuracy there mean little for new rows. "

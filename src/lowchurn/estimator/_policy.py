@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowchurn._checks import check_number
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Selection
-from lowchurn.estimator._labels import WHO
-from lowchurn.estimator._measuring import Ruler, Terms, Trials, Tried
+from lowchurn.estimator._measuring import Offer, Ruler, Terms, Trials, Tried
 from lowchurn.estimator._production import Base
-from lowchurn.estimator._serving import OnDial, Part, Weights, base_alone, weighted
+from lowchurn.estimator._serving import OnDial, Part, base_alone, weighted
 from lowchurn.estimator._split import whole_numbers
 from lowchurn.estimator._to_try import aim_below
 from lowchurn.metrics import dial_key
@@ -25,69 +23,18 @@ from lowchurn.selection import Certificate, InfeasibleBudget, certify, combine, 
 LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a prediction and changes nothing
 
 
-def check_budget(max_churn: float, hard: bool) -> None:
-    """A share of decisions above 0, or a divergence; a percentage gets a hint."""
-    try:
-        check_number(WHO, "max_churn", max_churn, 0, 1.0 if hard else math.inf, open_low=True, open_high=True)
-    except ValueError as error:
-        hint = ""
-        if hard and isinstance(max_churn, int | float | np.integer | np.floating) and not isinstance(max_churn, bool):
-            if 1 <= max_churn <= 100:
-                hint = f" It is a share of the decisions: did you mean {max_churn / 100:g}?"
-            elif max_churn == 0:
-                hint = " No change at all is the base itself: keep serving it."
-        raise ValueError(f"{error}{hint}") from None
-
-
-@dataclass(frozen=True, eq=False)
-class Offer:
-    """What could be served: weights of models, measured on the rows to choose on."""
-
-    weights: Weights
-    candidate: Candidate
-    cost: float
-
-    @property
-    def churn(self) -> float:
-        return self.candidate.churn
-
-    @property
-    def one_model(self) -> bool:
-        """Whether one trained model serves it."""
-        return len(self.weights) == 1 and not base_alone(self.weights)
-
-
-def measured(ruler: Ruler, candidate: Candidate, weights: Weights, proba: np.ndarray) -> Offer:
-    """What could be served, with what it does on the rows to choose on."""
-    alone = base_alone(weights)
-    return Offer(weights, ruler.measure(candidate, proba, alone), ruler.cost(proba, alone))
-
-
-def single(ruler: Ruler, record: Tried) -> Offer:
-    """A candidate by itself, which is measured already."""
-    assert record.proba is not None
-    return Offer(record.weights, record.candidate, ruler.cost(record.proba, base_alone(record.weights)))
-
-
-def singles(trials: Trials, ruler: Ruler) -> list[Offer]:
-    """Every candidate by itself."""
-    return [single(ruler, record) for record in trials.records if record.proba is not None]
-
-
 def _mixed_in(record: Tried) -> bool:
     """Whether a candidate has a place in a mixture; a mixture itself has not, and of a dial every tenth has."""
-    dial = record.candidate.dial
-    whole = not any(isinstance(part, Base) for part in record.weights)
+    dial = record.offer.candidate.dial
+    whole = not any(isinstance(part, Base) for part in record.offer.weights)
     return whole and (math.isnan(dial) or round(10 * dial, 9).is_integer())
 
 
 def mixtures(trials: Trials, ruler: Ruler, budget: float | None, base: Base | None, steps: int = 20) -> list[Offer]:
-    """Algorithm 1's mixtures of all candidates (and the base, where it can be served), over budgets of soft churn.
-
-    The convex program needs soft churn. A budget on soft churn is used as it is, with smaller ones beside it for the
-    certificate; for hard churn a path of soft budgets is solved and each mixture is measured in hard churn.
-    """
-    members = [(r.weights, r.proba) for r in trials.records if r.proba is not None and _mixed_in(r)]
+    """Algorithm 1's mixtures of all candidates (and the base, where it can be served), over budgets of soft churn."""
+    # The convex program needs soft churn. A budget on soft churn is used as it is, with smaller ones beside it for the
+    # certificate; for hard churn a path of soft budgets is solved and each mixture is measured in hard churn.
+    members = [(r.offer.weights, r.proba) for r in trials.records if r.proba is not None and _mixed_in(r)]
     if base is not None:
         members.append(({base: 1.0}, ruler.base_proba))
     stack = np.stack([proba for _, proba in members])
@@ -109,7 +56,7 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, base: Base | No
             for part, share in parts.items() if weight > 0 else ():
                 served[part] = served.get(part, 0.0) + float(weight) * share
         candidate = Candidate("mixture", {"epsilon": float(f"{epsilon:.3g}")})
-        offers.append(measured(ruler, candidate, served, trials.proba(served)))
+        offers.append(ruler.offer(served, candidate, trials.proba(served)))
     return offers
 
 
@@ -182,11 +129,8 @@ def spend(offers: Sequence[Offer], terms: Terms) -> list[Offer]:
 def fall_back(
     offers: Sequence[Offer], trials: Trials, ruler: Ruler, budget: float, base: Base | None
 ) -> tuple[Offer, str]:
-    """No candidate keeps the budget: a blend with the base, or the nearest candidate where the base cannot be served.
-
-    The words contain what is served and what would keep the budget.
-    """
-    nearest = min(offers or singles(trials, ruler), key=lambda offer: (offer.churn, offer.cost))
+    """A blend with the base, or the nearest candidate where the base cannot be served; and, in words, the reason."""
+    nearest = min(offers or trials.offers, key=lambda offer: (offer.churn, offer.cost))
     failed = f"no candidate keeps max_churn={budget:g} on held-out rows; the least churn is {nearest.churn:.3g}."
     if base is None:
         return nearest, (
@@ -194,7 +138,7 @@ def fall_back(
             "answers, so that it cannot answer new rows or be blended in: to keep this budget give base= the model "
             f"itself, a function or a file; or set max_churn to {math.ceil(1000 * nearest.churn) / 1000:g} or more."
         )
-    kept = measured(ruler, Candidate("base", status="kept"), {base: 1.0}, ruler.base_proba)
+    kept = ruler.offer({base: 1.0}, Candidate("base", status="kept"), ruler.base_proba)
     blends = [*mixtures(trials, ruler, budget, base), kept]
     picked, _ = choose(blends, ruler.terms, budget, blends[0])
     if picked is None:  # even the base changes decisions where classes are gone
@@ -249,9 +193,7 @@ class Choices:
         picked, rule = choose(self.offers, self.terms, budget, self.plain, aim)
         certificate = None
         if confidence is not None and budget is not None and self.offers:
-            assert self.changes is not None
-            prefer = self._in_order(picked, budget, aim)
-            certificate, best = certify_offers(self.offers, prefer, self.changes, budget, confidence, self.bound)
+            certificate, best = self._certify(self._in_order(picked, budget, aim), budget, confidence)
             if certificate.certified:
                 picked, rule = best, f"{rule}, certified with confidence {confidence:g}"
         if picked is not None:
@@ -267,6 +209,17 @@ class Choices:
             left.remove(picked)
             picked, _ = choose(left, self.terms, budget, self.plain, aim)
         return order + sorted(left, key=lambda offer: (offer.cost, offer.churn))
+
+    def _certify(self, prefer: Sequence[Offer], budget: float, confidence: float) -> tuple[Certificate, Offer]:
+        """Test offers from the least churn upward, an order that other rows fixed; take the first accepted one."""
+        assert self.changes is not None
+        order = sorted(range(len(self.offers)), key=lambda k: (self.offers[k].churn, k))
+        best = [self.offers.index(one) for one in prefer]
+        values = {str(k): self.changes[k] for k in order}
+        certificate, accepted = certify(values, budget, confidence, self.bound, prefer=[str(k) for k in best])
+        pick = next((k for k in best if str(k) in accepted), best[0])
+        named = tuple((self.offers[int(k)].candidate.name, p) for k, p in certificate.tested)
+        return dataclasses.replace(certificate, tested=named), self.offers[pick]
 
     def nearest(self, budget: float) -> tuple[Offer, str]:
         """The last resort on a dial: what changes least, which is not the base where classes are gone."""
@@ -300,27 +253,6 @@ class Choices:
             rows=dict(self.rows),
             notes=tuple(notes),
         )
-
-
-def certify_offers(
-    offers: Sequence[Offer],
-    prefer: Sequence[Offer],
-    changes: Sequence[np.ndarray],
-    budget: float,
-    confidence: float,
-    bound: float,
-) -> tuple[Certificate, Offer]:
-    """Test offers from the least churn upward, as measured on the rows to choose on; take the first accepted one.
-
-    The order of the test is fixed by other rows, and churn need not rise along it for the certificate to hold.
-    """
-    order = sorted(range(len(offers)), key=lambda k: (offers[k].churn, k))
-    best = [offers.index(one) for one in prefer]
-    values = {str(k): changes[k] for k in order}
-    certificate, accepted = certify(values, budget, confidence, bound, prefer=[str(k) for k in best])
-    pick = next((k for k in best if str(k) in accepted), best[0])
-    named = tuple((offers[int(k)].candidate.name, p) for k, p in certificate.tested)
-    return dataclasses.replace(certificate, tested=named), offers[pick]
 
 
 def certified_changes(offers: Sequence[Offer], judge: Ruler, X: Rows) -> list[np.ndarray]:

@@ -17,7 +17,7 @@ from sklearn.pipeline import Pipeline
 from lowchurn._checks import unknown_name
 from lowchurn._json import plain
 from lowchurn._model_files import Refused, hex_number, labels_to_plain, reading
-from lowchurn._types import Classifier, Rows
+from lowchurn._types import Classifier
 from lowchurn.estimator._archive import (
     BASE,
     FORMAT,
@@ -26,7 +26,6 @@ from lowchurn.estimator._archive import (
     check_weights,
     classes_of,
     is_archive,
-    load_other,
     model_from_files,
     model_to_files,
     parse_archive,
@@ -36,7 +35,9 @@ from lowchurn.estimator._archive import (
 )
 from lowchurn.estimator._frontier import Frontier
 from lowchurn.estimator._labels import positions
-from lowchurn.estimator._policy import Choices, Offer
+from lowchurn.estimator._measuring import Offer
+from lowchurn.estimator._parameters import check_parameters
+from lowchurn.estimator._policy import Choices
 from lowchurn.estimator._production import Base, callable_only
 from lowchurn.estimator._serving import Member, OnDial, Part, Served, Weights
 from lowchurn.estimator._training import unfitted
@@ -63,7 +64,7 @@ def write_model(model: Any, path: str | Path, dial: bool | None = False) -> None
         dial = choices is not None and not dial_refused(choices)
     files: dict[str, bytes] = {}
     members = _members(files, "", model._served)
-    files["estimator.skops"] = RowsLearner.save(_named_networks(model._estimator))["model.skops"]
+    files["estimator.skops"] = RowsLearner.save(_named_networks(model.estimator_))["model.skops"]
     parameters = plain({name: getattr(model, name) for name in KEPT}, exact=True)
     kinds = {"random_state": int, "proper_score": str, "strategies": str}
     parameters |= {name: value for name, kind in kinds.items() if isinstance(value := getattr(model, name), kind)}
@@ -94,12 +95,12 @@ def _members(files: dict[str, bytes], folder: str, served: Served) -> list[dict[
 
 def _base_entry(files: dict[str, bytes], folder: str, base: Base) -> dict[str, Any]:
     """Write a base: one model, or the mixture that an earlier release serves."""
-    mixture = getattr(base.model, "_served", None)
-    if mixture is None or mixture.single is not None:
+    mixture = getattr(base.model, "_served", base.model)
+    if not isinstance(mixture, Served) or mixture.model_ is not None:
         return _entry(files, folder, saved_form(base.model))
     return {
         "mixture": _members(files, folder, mixture),
-        **labels_to_plain(mixture.classes),
+        **labels_to_plain(mixture.classes_),
         "features": _texts(getattr(base.model, "feature_names_in_", None)),
     }
 
@@ -246,21 +247,21 @@ class Reader:
     def base(self, entry: Entry) -> Base:
         if entry.mixture is not None:
             inside = dataclasses.replace(self, classes=classes_of("the base", entry), features=None)
-            return Base(Mixture(inside.served(entry.mixture), entry.features), self.classes)
+            return Base(inside.served(entry.mixture, entry.features), self.classes)
         part = self.part("the base", entry)
         if not any(callable(getattr(part.model, name, None)) for name in ("predict_proba", "predict")):
             raise Refused(f"load: the base must be a fitted classifier, got a {type(part.model).__name__}.")
         whole = part.preprocessing is None and entry.learner == "rows"
         return Base(part.model if whole else part, self.classes)
 
-    def served(self, entries: Sequence[Entry]) -> Served:
+    def served(self, entries: Sequence[Entry], features: Sequence[str] | None = None) -> Served:
         """What :func:`_members` wrote. Members keep their order, so that sums are the same to the last bit."""
         weights = check_weights("members", {k: entry.weight for k, entry in enumerate(entries)})
         parts: Weights = {
             self.base(entry) if entry.base else self.member(f"member {k}", entry): weights[k]
             for k, entry in enumerate(entries)
         }
-        return Served(parts, self.classes)
+        return Served(parts, self.classes, features)
 
     def member(self, what: str, entry: Entry, name: str = "") -> Member:
         """A model that is served."""
@@ -340,24 +341,6 @@ class Reader:
         return list(table)
 
 
-class Mixture:
-    """A mixture that an earlier release serves, read from a file: a base like any other."""
-
-    _single = None
-
-    def __init__(self, served: Served, features: Sequence[str] | None = None) -> None:
-        self._served = served
-        self.classes_ = served.classes
-        if features is not None:
-            self.feature_names_in_ = np.asarray(features, dtype=object)
-
-    def predict_proba(self, X: Rows) -> np.ndarray:
-        return self._served.proba(X)
-
-    def predict(self, X: Rows) -> np.ndarray:
-        return np.asarray(self.classes_[self._served.decisions(X)])
-
-
 def read_model(path: str | Path, trusted: Sequence[str], kind: Callable[..., Any]) -> Any:
     """Read a file for :func:`lowchurn.load`; ``kind`` is the LowChurnClassifier that is made of its own files."""
     trusted = [trusted] if isinstance(trusted, str) else list(trusted)
@@ -371,10 +354,14 @@ def read_model(path: str | Path, trusted: Sequence[str], kind: Callable[..., Any
 
 def _read(path: Path, shown: str, trusted: Sequence[str], kind: Callable[..., Any]) -> Any:
     data = read_file(path)
-    pickled = path.name in trusted and not is_archive(data)
-    found = None if pickled else parse_archive(data, shown, path.name)
+    if path.name in trusted and not is_archive(data):
+        import joblib
+
+        with reading(f"the pickle {shown}"):
+            return joblib.load(path)
+    found = parse_archive(data, shown, path.name)
     if found is None:
-        return load_other(path, trusted)
+        return load_skops(data, trusted)
     about, files = found
     read = read_description(about, files)
     if "estimator.skops" not in files:
@@ -388,8 +375,8 @@ def _read(path: Path, shown: str, trusted: Sequence[str], kind: Callable[..., An
             raise Refused(str(unknown_name("load", "parameter", name, SETTINGS)))
         setattr(model, name, value)
     with reading("the list of parameters"):
-        model._check_parameters()
-    model._estimator = estimator
+        check_parameters(model.get_params(deep=False))
+    model.estimator_ = estimator
     model.classes_ = classes_of("the file", read)
     model.n_features_in_ = read.n_features_in
     if read.feature_names_in is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -78,26 +78,30 @@ def weighted(each: Mapping[Part, np.ndarray], weights: Weights) -> np.ndarray:
 
 
 class Served:
-    """What is served: models and their weights, those of a dial made once."""
+    """What is served: models and their weights, those of a dial made once; a fitted model like any other.
 
-    def __init__(self, weights: Weights, classes: np.ndarray) -> None:
+    ``model_`` and ``preprocessing_`` are the one trained model that is served; None where there is none.
+    """
+
+    def __init__(self, weights: Weights, classes: np.ndarray, features: Sequence[str] | None = None) -> None:
         self.weights: dict[Part, float] = {part.made(): weight for part, weight in weights.items()}
-        self.classes = classes
-
-    @property
-    def single(self) -> BehindPreprocessing | None:
-        """The one trained model that is served, where there is one."""
+        self.classes_ = classes
+        if features is not None:
+            self.feature_names_in_ = np.asarray(features, dtype=object)
         (first, *more) = self.weights
-        return first.model if not more and isinstance(first, Member) else None
+        single = first.model if not more and isinstance(first, Member) else None
+        self.model_ = None if single is None else single.model
+        self.preprocessing_ = None if single is None else single.preprocessing
 
-    def proba(self, X: Rows) -> np.ndarray:
+    def predict_proba(self, X: Rows) -> np.ndarray:
         return weighted({part: part.proba(X) for part in self.weights}, self.weights)
 
-    def decisions(self, X: Rows) -> np.ndarray:
-        """The likeliest class of each row as an index; where the base alone is served, what it decides itself."""
-        (first, *more) = self.weights
-        if isinstance(first, Base) and not more:
-            # These need not be those of its largest probability.
-            decided = first.decisions(X)
-            return decided if (decided >= 0).all() else np.where(decided >= 0, decided, decide(self.proba(X)))
-        return np.asarray(decide(self.proba(X)))
+    def predict(self, X: Rows) -> np.ndarray:
+        """The likeliest class of each row; where the base alone is served, what it decides itself."""
+        first = next(iter(self.weights))
+        if len(self.weights) > 1 or not isinstance(first, Base):
+            return np.asarray(self.classes_[decide(self.predict_proba(X))])
+        decided = first.decisions(X)  # these need not be those of its largest probability
+        if (decided < 0).any():
+            decided = np.where(decided >= 0, decided, decide(self.predict_proba(X)))
+        return np.asarray(self.classes_[decided])

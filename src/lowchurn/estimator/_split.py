@@ -152,7 +152,7 @@ def split_rows(
             count = min(round(choose * len(members) / len(rest)), len(members) - 1)
             chosen[members[: max(count, 0)]] = True
         if not chosen.any():  # so few rows that every class rounds to none
-            chosen[_of_largest_class(y[rest])] = True
+            chosen[np.flatnonzero(y[rest] == np.bincount(y[rest]).argmax())[0]] = True
         parts = (np.r_[old, rest[~chosen]], rest[chosen], certified)
     train, chosen_part, certified_part = (_part(rows, weight, whole) for rows in parts)
     return Split(train, chosen_part, certified_part if certify else None)
@@ -163,10 +163,6 @@ def whole_numbers(weight: np.ndarray) -> bool:
     return bool((weight == np.rint(weight)).all() and weight.max() <= COPIES)
 
 
-def _of_largest_class(y: np.ndarray) -> int:
-    return int(np.flatnonzero(y == np.bincount(y).argmax())[0])
-
-
 def _part(copies: np.ndarray, weight: np.ndarray | None, whole: bool) -> Part:
     rows, counts = np.unique(copies, return_counts=True)
     if weight is None:
@@ -175,7 +171,7 @@ def _part(copies: np.ndarray, weight: np.ndarray | None, whole: bool) -> Part:
 
 
 def _keys(hashes: np.ndarray) -> np.ndarray:
-    """One random key a copy: the hash of the row, stirred with its turn among equal ones."""
+    """One random key per copy: the hash of the row, stirred with its turn among equal ones."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     first = np.r_[True, ordered[1:] != ordered[:-1]]
@@ -243,23 +239,23 @@ def split_for_budget(
     seed: int,
 ) -> Split:
     """Rows to train on, to choose on and to certify with, as many as the budget needs or the caller wants."""
-    n = int(weight.sum()) if weight is not None and whole_numbers(weight) else len(index)
+    copies = weight if weight is not None and whole_numbers(weight) else None
+    n = len(index) if copies is None else int(copies.sum())
     choose_rows, certify_rows = held_out_rows(n, max_churn, confidence)
     if validation_fraction is not None:
         total = max(round(validation_fraction * n), 1)
         share = certify_rows / (choose_rows + certify_rows)
         certify_rows = round(share * total)
         choose_rows = total - certify_rows
-    mask, fresh = held_out, new
-    if fresh is not None and mask is None:
-        available = int(fresh.sum() if weight is None or not whole_numbers(weight) else weight[fresh].sum())
+    if new is not None and held_out is None:
+        available = int(new.sum() if copies is None else copies[new].sum())
         if available < 2:
             raise ValueError(f"{WHO}: new must name at least two rows to hold out from, got {available}.")
         # At least half of the new rows are for training: they are what the retrain is about.
         shrink = min(1.0, 0.5 * available / (choose_rows + certify_rows))
         choose_rows, certify_rows = max(int(shrink * choose_rows), 1), int(shrink * certify_rows)
-    if mask is None:
-        counts = np.bincount(index, weights=weight if weight is not None and whole_numbers(weight) else None)
+    if held_out is None:
+        counts = np.bincount(index, weights=copies)
         if counts.min() < 2:
             label = classes.tolist()[counts.argmin()]
             raise ValueError(
@@ -272,8 +268,9 @@ def split_for_budget(
                 f"{WHO}: {n} rows are fewer than the split needs: {choose_rows + certify_rows} held out and "
                 f"at least {len(classes)} to train on. Add rows{lower}."
             )
-    elif mask.all() or not mask.any() or (confidence is not None and mask.sum() < 2):
-        raise ValueError(f"{WHO}: held_out must leave rows on both sides, got {mask.sum()} of {len(mask)} rows.")
-    elif len(np.unique(index[~mask])) < len(classes):
+    elif held_out.all() or not held_out.any() or (confidence is not None and held_out.sum() < 2):
+        got = f"{held_out.sum()} of {len(held_out)}"
+        raise ValueError(f"{WHO}: held_out must leave rows on both sides, got {got} rows.")
+    elif len(np.unique(index[~held_out])) < len(classes):
         raise ValueError(f"{WHO}: held_out must leave rows of every class to train on.")
-    return split_rows(X, index, weight, choose_rows, certify_rows, seed, mask, fresh)
+    return split_rows(X, index, weight, choose_rows, certify_rows, seed, held_out, new)

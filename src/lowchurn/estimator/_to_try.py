@@ -14,7 +14,8 @@ from lowchurn._checks import unknown_name
 from lowchurn.estimator._labels import WHO
 from lowchurn.estimator._measuring import Ruler, Terms, Trials
 from lowchurn.estimator._training import Bar, Capability
-from lowchurn.selection import LambdaSearch, aim_for_certificate, predicted_lambda
+from lowchurn.selection._certify import aim_for_certificate
+from lowchurn.selection._search import LambdaSearch, predicted_lambda
 from lowchurn.strategies import ALL, ColdStart, Distill, Interpolate, ServedMixture, Soup, Strategy, paper_grid, plan
 
 Family: TypeAlias = Callable[..., Strategy]
@@ -44,10 +45,6 @@ class Goal:
     budget: float | None
     confidence: float | None
     certified_rows: int
-
-    def aim(self, terms: Terms) -> float:
-        assert self.budget is not None
-        return aim_below(self.budget, terms, self.confidence, self.certified_rows)
 
 
 def to_try(strategies: Any, search: str, can: Capability) -> ToTry:
@@ -90,9 +87,7 @@ def _dial(can: Capability) -> tuple[Strategy, ...]:
 
 def along(family: Family) -> tuple[Strategy, ...]:
     """A family at every position of its dial."""
-    if _class_of(family) is ServedMixture:
-        return tuple(family(lam=round(1 - a, 2)) for a in POSITIONS)
-    return tuple(family(toward_base=a) for a in POSITIONS)
+    return tuple(family(**_class_of(family).at_dial(a)) for a in POSITIONS)
 
 
 def _class_of(family: Any) -> Any:
@@ -126,7 +121,7 @@ def resolve(strategies: Any, search: str) -> ToTry:
         if not (isinstance(cls, type) and issubclass(cls, Strategy)):
             raise ValueError(f"{WHO}: strategies must hold strategies, classes of them or names, got {item!r}.")
         keywords = item.keywords if isinstance(item, functools.partial) else {}
-        whole = search == "auto" and not {"lam", "toward_base"} & set(keywords)
+        whole = search == "auto" and not {"lam", cls.dial_parameter} & set(keywords)
         if cls is Distill and whole:
             families.append(functools.partial(cls, **keywords))
         elif cls.dial_parameter and whole:
@@ -181,7 +176,7 @@ def _lambda_search(ruler: Ruler, plain: np.ndarray, goal: Goal) -> LambdaSearch 
         grid = np.linspace(0.05, 0.95, 19)
         first = next((lam for lam in grid if ruler.cost(lam * plain + (1 - lam) * base) <= needed), 0.95)
         return LambdaSearch(round(float(first), 3), aim=needed, at_one=needed, most=MOST, seek="least")
-    aim = goal.aim(ruler.terms)
+    aim = aim_below(goal.budget, ruler.terms, goal.confidence, goal.certified_rows)
     if ruler.churn(plain) <= aim:
         return None
     first = predicted_lambda(plain, base, keeps=lambda proba: ruler.churn(proba) <= aim)

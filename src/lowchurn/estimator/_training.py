@@ -72,7 +72,7 @@ def own_kind(base: Any) -> Any:
     """An unfitted estimator of a fitted base's own kind; another kind is never taken in silence."""
     base = inside_wrappers(base)
     if hasattr(base, "_served"):  # a LowChurnClassifier keeps what it trained
-        base = inside_wrappers(getattr(base, "_estimator", None))
+        base = inside_wrappers(getattr(base, "estimator_", None))
     if isinstance(base, Pipeline):
         steps = [] if len(base) == 1 else thawed(clone(base[:-1])).steps
         return Pipeline([*steps, (base.steps[-1][0], own_kind(base[-1]))], memory=base.memory)

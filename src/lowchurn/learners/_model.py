@@ -70,16 +70,15 @@ def split_pipeline(estimator: Any) -> tuple[Any, Any]:
 def unwrap(classifier: Any) -> BehindPreprocessing | None:
     """Return the one model inside a fitted classifier, behind its preprocessing; None where there is none.
 
-    A LowChurnClassifier has an attribute ``_single``, which is None where it serves a mixture; a function or a table
-    contains no model.
+    A fitted LowChurnClassifier has it as ``model_`` and ``preprocessing_``, which are None where it serves a mixture; a
+    function or a table contains no model.
     """
     features = getattr(classifier, "feature_names_in_", None)
     found = inside_wrappers(classifier)
     if isinstance(found, BehindPreprocessing):
         return found
-    if hasattr(type(found), "_single"):
-        single = found._single
-        return None if single is None else BehindPreprocessing(single.preprocessing, single.model, features)
+    if hasattr(found, "model_") and hasattr(found, "preprocessing_"):
+        return None if found.model_ is None else BehindPreprocessing(found.preprocessing_, found.model_, features)
     preprocessing, model = split_pipeline(found)
     if not (isinstance(found, Pipeline) or hasattr(model, "fit") or hasattr(model, "predict_proba")):
         return None

@@ -16,6 +16,7 @@ from lowchurn._files import PathLike, check_outputs, scratch_folder, write_files
 from lowchurn._json import dumps
 from lowchurn._types import Model
 from lowchurn.estimator import LowChurnClassifier, load
+from lowchurn.estimator._parameters import check_parameters
 from lowchurn.estimator._production import feature_names, find_base
 from lowchurn.estimator._saving import write_model
 from lowchurn.retrain._columns import Chosen, choose_columns, listed, text_columns
@@ -78,7 +79,7 @@ def retrain_files(
     if base is not None and Path(base).suffix.lower() == ".onnx" and estimator in ("auto", "base"):
         raise ValueError(f"{WHO}: an ONNX file cannot be trained again. {WHAT_TO_TRAIN}")
     model = LowChurnClassifier(**options)
-    model._check_parameters()
+    check_parameters(model.get_params(deep=False))
     rows = read_rows(data)
     taken = roles.check(rows, target)
     classes = None

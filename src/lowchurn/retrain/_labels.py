@@ -87,7 +87,7 @@ def classes_from_values(where: str, column: pa.ChunkedArray, known: ArrayLike | 
         if fraction is not None:
             raise ValueError(f"{where} must be classes, got the decimal {fraction}. Write them as text.")
         labels = _whole(where, [int(number) for number in numbers])
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or "string_view" in str(kind):
+    elif is_text(kind):
         labels = np.array(column.to_pylist())
     else:
         raise ValueError(f"{where} must be text, whole numbers or booleans, got {kind}. Write the classes as text.")
@@ -99,6 +99,16 @@ def classes_from_values(where: str, column: pa.ChunkedArray, known: ArrayLike | 
     if wanted == "booleans" and labels.dtype.kind != "b" and set(np.unique(labels).tolist()) <= {0, 1}:
         return labels.astype(bool)
     return labels
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type contains text, also where it is written as categories."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    views = getattr(pa.types, "is_string_view", lambda _: False)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or views(kind))
 
 
 def _kind(known: ArrayLike | None) -> str:

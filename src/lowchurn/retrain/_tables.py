@@ -7,7 +7,6 @@ first rows. Parquet has types, and the values are taken as they are: decimals as
 from __future__ import annotations
 
 import csv
-import functools
 import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -22,7 +21,7 @@ from lowchurn._extras import importing
 from lowchurn._files import PathLike
 from lowchurn._types import ArrayLike
 from lowchurn.retrain._columns import listed
-from lowchurn.retrain._labels import MISSING, classes_from_text, classes_from_values
+from lowchurn.retrain._labels import MISSING, classes_from_text, classes_from_values, is_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +74,7 @@ class Table:
                 f"{WHO}: lists, structures and bytes cannot be features, got {listed(refused)}. Leave them out with "
                 "drop=, or write them as columns of numbers or text."
             )
-        numbers = [n for n in names if self.typed and n in text and not _is_text(self.table.schema.field(n).type)]
+        numbers = [n for n in names if self.typed and n in text and not is_text(self.table.schema.field(n).type)]
         if numbers:
             raise ValueError(
                 f"{WHO}: the base was fitted with text in {listed(numbers)}, and {str(self.path)!r} contains "
@@ -88,7 +87,7 @@ class Table:
 
         column = self.table[name]
         if not self.typed:
-            return _words(column) if text else _guessed(name, column)
+            return _with_nan(_text_or_null(column).to_pandas()) if text else _guessed(name, column)
         if pa.types.is_decimal(column.type) or pa.types.is_null(column.type):
             column = column.cast(pa.float64())
         return column.to_pandas()
@@ -188,7 +187,7 @@ def _read_csv(path: Path) -> Table:
             column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False
         ),
     )
-    if table.column_names != header or not all(_is_text(field.type) for field in table.schema):
+    if table.column_names != header or not all(is_text(field.type) for field in table.schema):
         raise ValueError(f"{WHO}: the first line of {str(path)!r} cannot be read as names of columns.")
     # as pandas calls them, which writes its index as a column without a name
     names = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
@@ -209,20 +208,11 @@ def _read_parquet(path: Path) -> Table:
     index = tuple(name for name in table.column_names if name in {*named, INDEX})
     plain = [
         pyarrow.compute.cast(column, column.type.value_type)
-        if pyarrow.types.is_dictionary(column.type) and not _is_text(column.type.value_type)
+        if pyarrow.types.is_dictionary(column.type) and not is_text(column.type.value_type)
         else column
         for column in table.columns
     ]
     return Table(path, pyarrow.Table.from_arrays(plain, names=table.column_names), typed=True, index=index)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(kind):
-        return _is_text(kind.value_type)
-    views = getattr(pa.types, "is_string_view", lambda _: False)
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or views(kind))
 
 
 def _is_nested(kind: pa.DataType) -> bool:
@@ -230,25 +220,18 @@ def _is_nested(kind: pa.DataType) -> bool:
 
     simple = (
         pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_temporal,
-        pa.types.is_null, _is_text,
+        pa.types.is_null, is_text,
     )  # fmt: skip
     return not any(check(kind) for check in simple)
 
 
-@functools.cache
-def _missing() -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(sorted(MISSING))
-
-
-def _words(column: pa.ChunkedArray) -> pd.Series:
-    """Text, where what pandas takes for missing is missing."""
+def _text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text, where what pandas takes for missing is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    missing = pc.is_in(column, value_set=_missing())
-    return _with_nan(pc.if_else(missing, pa.scalar(None, pa.string()), column).to_pandas())
+    missing = pc.is_in(column, value_set=pa.array(sorted(MISSING)))
+    return pc.if_else(missing, pa.scalar(None, pa.string()), column)
 
 
 def _with_nan(column: pd.Series) -> pd.Series:
@@ -261,8 +244,7 @@ def _guessed(name: str, column: pa.ChunkedArray) -> pd.Series:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    missing = pc.is_in(column, value_set=_missing())
-    text = pc.if_else(missing, pa.scalar(None, pa.string()), pc.utf8_trim_whitespace(column))
+    text = pc.utf8_trim_whitespace(_text_or_null(column))
     number = pc.replace_substring_regex(text, r"^\+([0-9.])", r"\1")
     for kind in (pa.int64(), pa.float64()):
         try:
@@ -271,7 +253,7 @@ def _guessed(name: str, column: pa.ChunkedArray) -> pd.Series:
             continue
     if pc.all(pc.is_in(pc.drop_null(text), value_set=pa.array(["True", "False", "TRUE", "FALSE", "true", "false"]))):
         return _with_nan(pc.equal(pc.utf8_lower(text), "true").to_pandas())
-    words = _words(column)
+    words = _with_nan(_text_or_null(column).to_pandas())
     _warn_of_typos(name, words)
     return words
 

@@ -81,18 +81,11 @@ def select_single(risk: Values, churn: Values, epsilon: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Weights of candidates that are served together, as averaged probabilities.
+    """Weights of candidates that are served together; mean score and mean divergence on the rows they were fitted on.
 
-    Attributes
-    ----------
-    weights : array of shape (L,)
-        Non-negative, summing to one.
-    risk, churn : float
-        Mean score against the labels, and mean divergence from the base, on the rows it was fitted on.
-    multiplier : float
-        The Lagrange multiplier mu of the churn constraint: what a unit of budget would save in risk. The
-        corresponding lambda of the paper is ``1 / (1 + mu)``. Zero where the budget does not bind, infinite
-        where the budget is the least churn that can be had.
+    ``multiplier`` is the Lagrange multiplier mu of the churn constraint, what a unit of budget would save in risk: the
+    lambda of the paper is ``1 / (1 + mu)``. It is zero where the budget does not bind, infinite where it is the least
+    churn that can be had.
     """
 
     weights: np.ndarray
@@ -185,7 +178,7 @@ def _check_candidates(proba: Values, y: Values, base_proba: Values) -> tuple[np.
 
 @dataclass
 class _Point:
-    """Risk and churn of a mixture, with their first and second derivatives by its weights."""
+    """Risk and churn of a mixture, with their derivatives by its weights."""
 
     weights: np.ndarray
     risk: float

@@ -33,24 +33,12 @@ def predicted_lambda(plain_proba: Values, base_proba: Values, keeps: Callable[[n
 
 
 class LambdaSearch:
-    """Ask for a lambda, train there, tell what came out, until the aim is met or the trainings are spent.
+    """The next lambda to train at, given what was measured, until the aim is met or ``most`` trainings are spent.
 
-    Parameters
-    ----------
-    first : float
-        Where to begin, from :func:`predicted_lambda`.
-    aim : float
-        The value to reach from below, such as churn a little under the budget.
-    at_one : float
-        The value of the plain retrain, lambda = 1.
-    most : int, default 3
-        The most trainings.
-    near : float, default 0.8
-        A value between ``near * aim`` and ``aim`` is close enough to stop.
-    seek : {"most", "least"}
-        ``"most"``: the largest lambda whose value is at most the aim (the most accurate one within a budget).
-        ``"least"``: the smallest lambda whose value is at most the aim (the least churn that is accurate enough),
-        where the value is the loss of accuracy; then each step is a bisection.
+    The search begins at ``first``, from :func:`predicted_lambda`; ``at_one`` is the value of the plain retrain. With
+    ``seek="most"`` it looks for the largest lambda whose value is at most the aim (the most accurate one within a
+    budget), and stops from ``near * aim`` on; with "least" for the smallest one (the least churn that is accurate
+    enough), by bisection.
     """
 
     def __init__(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 import lowchurn.strategies._dial as dial
 import lowchurn.strategies._field as field
 import lowchurn.strategies._paper as paper
 from lowchurn._checks import unknown_name
-from lowchurn.strategies._strategy import Parameter, Strategy
+from lowchurn.strategies._strategy import Parameter, Strategy, check_names
 
 PAPER: tuple[type[Strategy], ...] = (
     paper.ColdStart,
@@ -56,8 +55,5 @@ def strategy_from(name: str, parameters: Mapping[str, Parameter] | None = None) 
     classes = {cls.name: cls for cls in ALL}
     if name not in classes:
         raise unknown_name("strategy_from", "strategy", name, classes)
-    known = {f.name for f in dataclasses.fields(classes[name])}
-    for parameter in parameters or {}:
-        if parameter not in known:
-            raise unknown_name(f"strategy_from({name!r})", "parameter", parameter, known)
+    check_names(f"strategy_from({name!r})", classes[name], parameters or {})
     return classes[name](**(parameters or {}))

@@ -8,26 +8,18 @@ from typing import ClassVar
 
 from lowchurn._checks import Array
 from lowchurn.strategies._paper import ColdStart, WarmStart
-from lowchurn.strategies._strategy import TENTHS, Blend, Grid, Group, Parameters, Start, Started, Strategy
+from lowchurn.strategies._strategy import TENTHS, Blend, Checked, Grid, Group, Parameters, Start, Started
 
 DIAL = (0.0, *TENTHS)
 
 
-def _retrains(start: Start, count: int) -> Group:
-    """Plain retrains, other shuffles each: of the base's weights, or each with its own fresh start."""
-    return Group(WarmStart() if start == "warm" else ColdStart(), count)
-
-
-class _TowardBase(Strategy):
+class _TowardBase(Checked):
     """Weights of retrains that start from the base, moved toward it."""
 
     toward_base: float  # not a field here, so that a strategy's own parameters come first
     grid: ClassVar[Grid] = {"toward_base": DIAL}
     neutral: ClassVar[Parameters | None] = None
     dial_parameter: ClassVar[str] = "toward_base"
-
-    def __post_init__(self) -> None:
-        self._check_unit("toward_base")
 
     @property
     def base_share(self) -> float:
@@ -65,13 +57,9 @@ class Soup(_TowardBase):
     toward_base: float = 0.0
     name: ClassVar[str] = "soup"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_count("members")
-
     @property
     def blend(self) -> Blend:
-        return Blend(_retrains("warm", self.members), "weights", self.toward_base)
+        return Blend(Group(WarmStart(), self.members), "weights", self.toward_base)
 
 
 @dataclass(frozen=True)
@@ -98,11 +86,24 @@ class Interpolate(_TowardBase):
 
     @property
     def blend(self) -> Blend:
-        return Blend(_retrains("warm", 1), "weights", self.toward_base)
+        return Blend(Group(WarmStart(), 1), "weights", self.toward_base)
+
+
+class _OfRetrains(Started):
+    """A mixture of the base with plain retrains, in the share ``lam`` of these."""
+
+    members: int  # not fields here, so that each strategy has its own order
+    lam: float
+    grid: ClassVar[Grid] = {"lam": (*TENTHS, 1.0)}
+    neutral: ClassVar[Parameters | None] = None
+
+    @property
+    def _retrains(self) -> Group:
+        return Group(WarmStart() if self.start == "warm" else ColdStart(), self.members)
 
 
 @dataclass(frozen=True)
-class ServedMixture(Started):
+class ServedMixture(_OfRetrains):
     """Proposition 1 served literally: ``lam * mean(members) + (1 - lam) * base``, in probabilities.
 
     The dial for models without weights to average (trees, pipelines, bases of another kind). Serving costs
@@ -128,13 +129,15 @@ class ServedMixture(Started):
     lam: float = 0.5
     start: Start = "cold"
     name: ClassVar[str] = "served-mix"
-    grid: ClassVar[Grid] = {"lam": (*TENTHS, 1.0)}
-    neutral: ClassVar[Parameters | None] = None
     dial_parameter: ClassVar[str] = "lam"
+
+    @classmethod
+    def at_dial(cls, position: float) -> Parameters:
+        return {"lam": round(1 - position, 12)}
 
     @property
     def blend(self) -> Blend:
-        return Blend(_retrains(self.start, self.members), "proba", round(1 - self.lam, 12))
+        return Blend(self._retrains, "proba", self.dial)
 
     @property
     def dial(self) -> float:
@@ -142,7 +145,7 @@ class ServedMixture(Started):
 
 
 @dataclass(frozen=True)
-class TwoTeachers(Started):
+class TwoTeachers(_OfRetrains):
     """Aim at ``lam * mean prediction of several retrains + (1 - lam) * base``.
 
     Proposition 1 asks for the truth p, of which one label is a noisy estimate; the mean prediction of several retrains
@@ -174,8 +177,6 @@ class TwoTeachers(Started):
     students: int = 1
     start: Start = "warm"
     name: ClassVar[str] = "two-teachers"
-    grid: ClassVar[Grid] = {"lam": (*TENTHS, 1.0)}
-    neutral: ClassVar[Parameters | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -191,7 +192,7 @@ class TwoTeachers(Started):
 
     @property
     def teachers(self) -> Group:
-        return _retrains(self.start, self.members)
+        return self._retrains
 
     @property
     def blend(self) -> Blend | None:

@@ -10,14 +10,14 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from lowchurn._checks import Array
-from lowchurn.strategies._strategy import TENTHS, Grid, Parameters, Start, Started, decide
+from lowchurn.strategies._strategy import TENTHS, Aimed, Grid, Parameters, Start, Started, base_is_right
 
 LEAST = 1e-12  # of a probability whose logarithm is taken
 CELLS = 2**24  # of a table of distances at a time
 
 
 @dataclass(frozen=True)
-class FocalDistill(Started):
+class FocalDistill(Aimed):
     """Distil more where the base is right (positive-congruent training, Yan et al., 2021).
 
     Their loss adds ``1 + focus`` times the divergence from the base where it is right and 1 times where it is wrong;
@@ -48,24 +48,21 @@ class FocalDistill(Started):
     grid: ClassVar[Grid] = {"lam": TENTHS}
     neutral: ClassVar[Parameters | None] = {"lam": 1.0, "start": "cold"}
 
-    def _check_unit(self, *names: str) -> None:
-        super()._check_unit(*(name for name in names if name != "focus"))
-        if not (isinstance(self.focus, int | float) and 0 <= self.focus < math.inf):
+    def _check_number(self, name: str) -> None:
+        if name != "focus":
+            super()._check_number(name)
+        elif not (isinstance(self.focus, int | float) and 0 <= self.focus < math.inf):
             raise ValueError(f"{self._who}: focus must be at least 0 and finite, got {self.focus!r}.")
-
-    @property
-    def needs_base(self) -> bool:
-        return True
 
     def _targets(self, onehot: Array, base_proba: Array) -> Array:
         xp = array_namespace(onehot, base_proba)
-        right = xp.astype(xp.argmax(onehot, axis=1) == decide(base_proba), base_proba.dtype)
+        right = xp.astype(base_is_right(onehot, base_proba), base_proba.dtype)
         weight = (1 + self.focus * right) / (1 + self.focus)
-        return self.lam * onehot + (1 - self.lam) * weight[:, None] * base_proba
+        return self.lam * onehot + (1 - self.lam) * weight * base_proba
 
 
 @dataclass(frozen=True)
-class Dissonance(Started):
+class Dissonance(Aimed):
     """Rows that the base got right weigh more (new-error dissonance, Bansal et al., 2019).
 
     ``(1 - alpha)`` times the loss plus ``alpha`` times the loss of those rows alone: what the base gets wrong weighs
@@ -92,14 +89,9 @@ class Dissonance(Started):
     grid: ClassVar[Grid] = {"alpha": TENTHS}
     neutral: ClassVar[Parameters | None] = {"alpha": 0.0, "start": "cold"}
 
-    @property
-    def needs_base(self) -> bool:
-        return True
-
     def _targets(self, onehot: Array, base_proba: Array) -> Array:
         xp = array_namespace(onehot, base_proba)
-        right = xp.argmax(onehot, axis=1) == decide(base_proba)
-        return xp.where(right[:, None], onehot, (1 - self.alpha) * onehot)
+        return xp.where(base_is_right(onehot, base_proba), onehot, (1 - self.alpha) * onehot)
 
 
 @dataclass(frozen=True)
@@ -144,7 +136,7 @@ class Constrained(Started):
 
 
 @dataclass(frozen=True)
-class LocalSmoothing(Started):
+class LocalSmoothing(Aimed):
     """Mix each label with those of the rows that the base finds alike (Bahri and Jiang, 2021).
 
     Alike are the nearest rows by the base's centred log-probabilities, which are its logits up to a constant in each
@@ -176,10 +168,6 @@ class LocalSmoothing(Started):
     grid: ClassVar[Grid] = {"alpha": TENTHS}
     neutral: ClassVar[Parameters | None] = {"alpha": 0.0, "start": "cold"}
     rowwise: ClassVar[bool] = False
-
-    @property
-    def needs_base(self) -> bool:
-        return True
 
     def _targets(self, onehot: Array, base_proba: Array) -> Array:
         xp = array_namespace(onehot, base_proba)

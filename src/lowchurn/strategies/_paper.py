@@ -8,7 +8,17 @@ from typing import ClassVar
 from array_api_compat import array_namespace
 
 from lowchurn._checks import Array
-from lowchurn.strategies._strategy import TENTHS, Grid, Parameters, Start, Started, Strategy, decide
+from lowchurn.strategies._strategy import (
+    TENTHS,
+    Aimed,
+    Checked,
+    Grid,
+    Parameters,
+    Start,
+    Started,
+    Strategy,
+    base_is_right,
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class WarmStart(Strategy):
 
 
 @dataclass(frozen=True)
-class ShrinkPerturb(Strategy):
+class ShrinkPerturb(Checked):
     """Start between the base and a fresh initialisation (Ash and Adams, 2020).
 
     Parameters
@@ -65,9 +75,6 @@ class ShrinkPerturb(Strategy):
     name: ClassVar[str] = "s-perturb"
     grid: ClassVar[Grid] = {"alpha": TENTHS}
     neutral: ClassVar[Parameters | None] = {"alpha": 0.0}
-
-    def __post_init__(self) -> None:
-        self._check_unit("alpha")
 
     @property
     def base_share(self) -> float:
@@ -165,7 +172,7 @@ class CoDistill(Started):
 
 
 @dataclass(frozen=True)
-class Anchor(Started):
+class Anchor(Aimed):
     """Aim at the base only where it is right (Fard et al., 2016), in its multiclass form.
 
     ``alpha * base + (1 - alpha) * label`` where the base's decision is the label, ``eta * label`` elsewhere.
@@ -195,19 +202,14 @@ class Anchor(Started):
     grid: ClassVar[Grid] = {"alpha": TENTHS, "eta": (0.5, 0.7, 1.0)}
     neutral: ClassVar[Parameters | None] = {"alpha": 0.0, "eta": 1.0, "start": "cold"}
 
-    @property
-    def needs_base(self) -> bool:
-        return True
-
     def _targets(self, onehot: Array, base_proba: Array) -> Array:
         xp = array_namespace(onehot, base_proba)
-        right = xp.argmax(onehot, axis=1) == decide(base_proba)
         mixed = self.alpha * base_proba + (1 - self.alpha) * onehot
-        return xp.where(right[:, None], mixed, self.eta * onehot)
+        return xp.where(base_is_right(onehot, base_proba), mixed, self.eta * onehot)
 
 
 @dataclass(frozen=True)
-class Distill(Started):
+class Distill(Aimed):
     """The paper's method: aim at ``lam * label + (1 - lam) * base``.
 
     Parameters
@@ -233,10 +235,6 @@ class Distill(Started):
     name: ClassVar[str] = "distill"
     grid: ClassVar[Grid] = {"lam": TENTHS}
     neutral: ClassVar[Parameters | None] = {"lam": 1.0, "start": "cold"}
-
-    @property
-    def needs_base(self) -> bool:
-        return True
 
     def _targets(self, onehot: Array, base_proba: Array) -> Array:
         return self.lam * onehot + (1 - self.lam) * base_proba

@@ -1,4 +1,4 @@
-"""What a strategy is, and the two functions on labels that every strategy uses.
+"""What a strategy is, and the functions on labels that strategies use.
 
 A strategy is a frozen dataclass with pure methods on arrays; it never sees a model or a framework. These properties
 describe it, and an engine or learner needs no others. How a model is trained:
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -119,6 +120,11 @@ class Strategy:
         """Where a blend lies between the new models (0) and the base (1); None where there is no such place."""
         return None
 
+    @classmethod
+    def at_dial(cls, position: float) -> Parameters:
+        """The parameter with which the strategy lies at a position of its dial."""
+        return {cls.dial_parameter: position}
+
     @property
     def needs_base(self) -> bool:
         """Whether the targets depend on the base's probabilities."""
@@ -165,30 +171,45 @@ class Strategy:
     def _who(self) -> str:
         return type(self).__name__
 
-    def _check_unit(self, *names: str) -> None:
-        for name in names:
-            check_number(self._who, name, getattr(self, name), 0, 1)
 
-    def _check_count(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{self._who}: {name} must be a whole number of at least 1, got {value!r}.")
+class Checked(Strategy):
+    """A strategy whose parameters are checked by their types: a share, a count, or where weights start."""
+
+    def __post_init__(self) -> None:
+        checks = {"Start": self._check_start, "float": self._check_number, "int": self._check_count}
+        for kind, check in checks.items():
+            for parameter in dataclasses.fields(self):
+                if parameter.type == kind:
+                    check(parameter.name)
+
+    def _check_start(self, name: str) -> None:
+        check_choice(self._who, name, getattr(self, name), STARTS)
+
+    def _check_number(self, name: str) -> None:
+        check_number(self._who, name, getattr(self, name), 0, 1)
+
+    def _check_count(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{self._who}: {name} must be a whole number of at least 1, got {value!r}.")
 
 
-class Started(Strategy):
+class Started(Checked):
     """A strategy that may start cold or from the base's weights."""
 
     start: Start  # not a field here, so that a strategy's own parameters come first
 
-    def __post_init__(self) -> None:
-        check_choice(self._who, "start", self.start, STARTS)
-        self._check_unit(*(f.name for f in dataclasses.fields(self) if f.type == "float"))
-        self._check_count(*(f.name for f in dataclasses.fields(self) if f.type == "int"))
-
     @property
     def base_share(self) -> float:
         return 1.0 if self.start == "warm" else 0.0
+
+
+class Aimed(Started):
+    """A strategy that may start cold or from the base's weights, and whose targets depend on the base."""
+
+    @property
+    def needs_base(self) -> bool:
+        return True
 
 
 def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
@@ -211,29 +232,31 @@ def paper_grid(cls: type[Strategy], **fixed: Any) -> list[Strategy]:
     """
     if not (isinstance(cls, type) and issubclass(cls, Strategy)):
         raise ValueError(f"paper_grid: cls must be a strategy class such as Distill, got {cls!r}.")
-    known = {f.name for f in dataclasses.fields(cls)}
-    for name in fixed:
-        if name not in known:
-            raise unknown_name(f"paper_grid({cls.__name__})", "parameter", name, known)
+    check_names(f"paper_grid({cls.__name__})", cls, fixed)
     tuned = {name: values for name, values in cls.grid.items() if name not in fixed}
     return [cls(**dict(zip(tuned, values, strict=True)), **fixed) for values in itertools.product(*tuned.values())]
 
 
-def member_seed(seed: int, member: int) -> int:
-    """The seed of a member of a group; the first has the seed itself, as a strategy by itself would.
+def check_names(who: str, cls: type[Strategy], names: Iterable[str]) -> None:
+    """Raise an error for a name that is no parameter of a strategy."""
+    known = {f.name for f in dataclasses.fields(cls)}
+    for name in names:
+        if name not in known:
+            raise unknown_name(who, "parameter", name, known)
 
-    Examples
-    --------
-    >>> from lowchurn.strategies import member_seed
-    >>> member_seed(7, 0)
-    7
-    >>> len({member_seed(7, j) for j in range(8)} | {member_seed(8, j) for j in range(8)})
-    16
-    """
+
+def member_seed(seed: int, member: int) -> int:
+    """The seed of a member of a group; the first has the seed itself, as a strategy by itself would."""
     if member == 0:
         return seed
     high = 2**31 if 0 <= seed < 2**31 else 2**63  # scikit-learn takes seeds below 2**32, the engine any
     return int(np.random.SeedSequence([seed % 2**64, member]).generate_state(1, np.uint64)[0] % high)
+
+
+def base_is_right(onehot: Array, base_proba: Array) -> Array:
+    """Which rows the base decides rightly, shape (n, 1)."""
+    xp = array_namespace(onehot, base_proba)
+    return (xp.argmax(onehot, axis=1) == decide(base_proba))[:, None]
 
 
 def one_hot(y: Any, classes: int, like: Array | None = None) -> Array:
