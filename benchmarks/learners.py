@@ -15,7 +15,8 @@ from rich.table import Table
 from sklearn.base import clone
 from xgboost import XGBClassifier
 
-from lowchurn.learners import Job, RowsLearner, learner_for
+from lowchurn.learners import Job, learner_for
+from lowchurn.learners._sklearn import RowsLearner
 from lowchurn.scoring import LogScore
 from lowchurn.strategies import ColdStart, Distill
 

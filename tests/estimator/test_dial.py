@@ -29,8 +29,10 @@ from lowchurn.estimator._policy import choose, spend
 from lowchurn.estimator._production import Base
 from lowchurn.estimator._serving import Member
 from lowchurn.estimator._training import Bar
-from lowchurn.learners import Learner, NetworkClassifier, RowsLearner, TorchLearner, learner_for
+from lowchurn.learners import Learner, NetworkClassifier, learner_for
 from lowchurn.learners._learner import Job, average_weights
+from lowchurn.learners._sklearn import RowsLearner
+from lowchurn.learners._torch import TorchLearner
 from lowchurn.metrics import dial_curves
 from lowchurn.strategies import (
     ColdStart,

@@ -32,7 +32,7 @@ from lowchurn import LowChurnClassifier, metrics
 from lowchurn._checks import check_proba
 from lowchurn.estimator._measuring import clearly_worse
 from lowchurn.estimator._production import Base
-from lowchurn.learners import RowsLearner
+from lowchurn.learners._sklearn import RowsLearner
 from lowchurn.strategies import ColdStart, Distill, WarmStart
 
 X, Y = make_classification(600, 6, n_informative=4, flip_y=0.1, random_state=5)

@@ -19,7 +19,8 @@ from sklearn.neural_network import MLPClassifier
 from xgboost import XGBClassifier
 
 from lowchurn.estimator._archive import model_from_files, model_to_files
-from lowchurn.learners import ALL, Job, learner_for
+from lowchurn.learners import Job, learner_for
+from lowchurn.learners._all import ALL
 from lowchurn.strategies import Anchor, CoDistill, ColdStart, Distill, Mixup, ShrinkPerturb, WarmStart
 
 ROUNDS = 150

@@ -13,7 +13,8 @@ from lightgbm import LGBMClassifier, LGBMRegressor
 from xgboost import XGBClassifier, XGBRegressor
 
 import lowchurn.learners._catboost as catboost
-from lowchurn.learners import Job, blueprint, learner_for, native_model
+from lowchurn.learners import Job, learner_for, native_model
+from lowchurn.learners._all import blueprint
 from lowchurn.learners._boosted import Stage
 from lowchurn.learners._native import NATIVE_ENDINGS
 from lowchurn.learners._trees import check_lightgbm, check_xgboost

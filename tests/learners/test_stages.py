@@ -18,7 +18,8 @@ from lightgbm import LGBMClassifier
 from xgboost import XGBClassifier
 
 from lowchurn.estimator._archive import model_from_files, model_to_files
-from lowchurn.learners import ALL, Job, blueprint, learner_for
+from lowchurn.learners import Job, learner_for
+from lowchurn.learners._all import ALL, blueprint
 from lowchurn.strategies import Distill, WarmStart
 
 RNG = np.random.default_rng(0)

@@ -15,7 +15,8 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.neural_network import MLPClassifier
 from xgboost import XGBClassifier
 
-from lowchurn.learners import Job, blueprint, learner_for
+from lowchurn.learners import Job, learner_for
+from lowchurn.learners._all import blueprint
 from lowchurn.learners._boosting import cross_entropy, stopping_rows
 from lowchurn.learners._learner import _attempt
 from lowchurn.strategies import ColdStart, Distill, WarmStart

@@ -14,7 +14,8 @@ import lowchurn
 from lowchurn import LowChurnClassifier
 from lowchurn.estimator._archive import model_from_files, model_to_files
 from lowchurn.estimator._training import find_estimator
-from lowchurn.learners import Job, NetworkClassifier, TorchLearner, learner_for
+from lowchurn.learners import Job, NetworkClassifier, learner_for
+from lowchurn.learners._torch import TorchLearner
 from lowchurn.strategies import Anchor, CoDistill, ColdStart, Distill, Mixup, ShrinkPerturb, WarmStart
 
 X, Y = load_digits(return_X_y=True)

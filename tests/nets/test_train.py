@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from lowchurn import strategies
-from lowchurn.nets import Task, TrainingInterrupted, strategy_tasks, train
+from lowchurn.nets import Task, strategy_tasks, train
+from lowchurn.nets._trained import TrainingInterrupted
 from lowchurn.nets.networks import Resnet, convnet, fcn, transformer
 from lowchurn.strategies import (
     Anchor,

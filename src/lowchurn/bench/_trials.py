@@ -19,7 +19,8 @@ from lowchurn.strategies import Plan, Recipe, Strategy, Training, member_seed, o
 if TYPE_CHECKING:
     import torch
 
-    from lowchurn.nets import Task, Trained
+    from lowchurn.nets import Task
+    from lowchurn.nets._trained import Trained
 
 COPIES = 12  # of a model's weights that training takes at most: state, start, moments and what is moved about
 BLEND_BYTES = 2**32  # that averages of weights or probabilities may take at a time
@@ -198,7 +199,8 @@ class _Retrains:
             self._train_round([(i, training) for training, some in owners.items() for i in some])
 
     def _train_round(self, wanted: list[tuple[int, Training]]) -> None:
-        from lowchurn.nets import strategy_task
+        from lowchurn.nets import Task
+        from lowchurn.nets._tasks import by_strategy
 
         trials_of: dict[Strategy, list[int]] = {}
         for i, training in wanted:
@@ -211,15 +213,17 @@ class _Retrains:
             return
         bases = self.bases
         tasks = [
-            strategy_task(
+            by_strategy(
                 strategy,
-                rows=bases.both[i],
-                targets=aims[strategy][i],
-                validation=bases.draws[i].validation,
-                validation_targets=bases.held_out[i],
-                seed=member_seed(bases.draws[i].seed, member),
-                base=(bases.trained, i),
-                pull=None if pulls is None else pulls[i],
+                Task(
+                    bases.both[i],
+                    aims[strategy][i],
+                    bases.draws[i].validation,
+                    bases.held_out[i],
+                    member_seed(bases.draws[i].seed, member),
+                    start=(bases.trained, i),
+                    pull=None if pulls is None else pulls[i],
+                ),
             )
             for i, (strategy, member) in wanted
         ]

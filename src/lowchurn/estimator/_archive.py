@@ -39,7 +39,7 @@ from lowchurn._reading import check_structure
 from lowchurn._terminal import one_line
 from lowchurn.estimator._frontier import Candidate, Selection
 from lowchurn.estimator._measuring import Terms
-from lowchurn.learners import ALL
+from lowchurn.learners._all import ALL
 from lowchurn.selection import Certificate
 
 ABOUT = "lowchurn.json"

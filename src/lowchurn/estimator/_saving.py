@@ -41,7 +41,8 @@ from lowchurn.estimator._policy import Choices
 from lowchurn.estimator._production import Base, callable_only
 from lowchurn.estimator._serving import Member, OnDial, Part, Served, Weights
 from lowchurn.estimator._training import unfitted
-from lowchurn.learners import ALL, learner_for
+from lowchurn.learners import learner_for
+from lowchurn.learners._all import ALL
 from lowchurn.learners._model import BehindPreprocessing, split_pipeline, unwrap
 from lowchurn.learners._sklearn import RowsLearner
 from lowchurn.learners._skops import load_skops

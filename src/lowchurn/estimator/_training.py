@@ -24,7 +24,8 @@ from lowchurn.estimator._labels import WHO, training_labels
 from lowchurn.estimator._production import Asked, Base, GivenBase
 from lowchurn.estimator._serving import Member, OnDial, Part, Weights
 from lowchurn.estimator._split import whole_numbers
-from lowchurn.learners import ALL, Job, Learner, blueprint, learner_for
+from lowchurn.learners import Job, Learner, learner_for
+from lowchurn.learners._all import ALL, blueprint
 from lowchurn.learners._learner import NothingToTrain
 from lowchurn.learners._model import BehindPreprocessing, inside_wrappers, split_pipeline
 from lowchurn.learners._torch import NetworkClassifier, is_network

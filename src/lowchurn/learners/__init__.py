@@ -1,77 +1,8 @@
-"""What is trained: takes soft targets, returns models with probabilities. One file per library.
+"""What is trained: takes soft targets, returns models with probabilities. One file per library."""
 
-``ALL`` lists the learners, the general one last; ``learner_for`` takes the first that handles an estimator.
-"""
-
-from __future__ import annotations
-
-from typing import Any
-
-from lowchurn._types import ArrayLike, Classifier
-from lowchurn.learners._catboost import CatBoostLearner
+from lowchurn.learners._all import learner_for
 from lowchurn.learners._learner import Job, Learner
-from lowchurn.learners._lightgbm import LightGBMLearner
 from lowchurn.learners._native import native_model
-from lowchurn.learners._sklearn import RowsLearner
-from lowchurn.learners._torch import NetworkClassifier, TorchLearner
-from lowchurn.learners._xgboost import XGBoostLearner
-
-ALL: tuple[type[Learner], ...] = (LightGBMLearner, XGBoostLearner, CatBoostLearner, TorchLearner, RowsLearner)
-
-
-def learner_for(estimator: Any, classes: ArrayLike, base: Any = None) -> Learner:
-    """Return the learner that trains an estimator on soft targets.
-
-    Parameters
-    ----------
-    estimator : classifier
-        Unfitted.
-    classes : array of shape (m,)
-        The labels, sorted.
-    base : fitted model, optional
-        The model in production (without its preprocessing). Where it is of the same library and stopped early, its
-        number of rounds is taken.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from lowchurn.learners import learner_for
-    >>> learner_for(LogisticRegression(), classes=["no", "yes"]).name
-    'rows'
-    """
-    for learner in ALL:
-        if learner.handles(estimator):
-            return learner(estimator, classes, base)
-    raise ValueError(
-        f"learner_for: estimator must be a classifier with fit, got {type(estimator).__name__}. "
-        f"Known learners: {', '.join(learner.name for learner in ALL)}."
-    )
-
-
-def blueprint(base: Any) -> Classifier:
-    """Return an unfitted estimator of a fitted model's own kind and with its settings.
-
-    Unlike :func:`sklearn.base.clone` it keeps what only the fitted model contains: the categorical features that
-    CatBoost was given in ``fit``.
-
-    Parameters
-    ----------
-    base : fitted classifier
-        Without preprocessing; a model of any of the learners in ``ALL``.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from lowchurn.learners import blueprint
-    >>> blueprint(LogisticRegression(C=3).fit([[0], [1]], [0, 1]))
-    LogisticRegression(C=3)
-    """
-    for learner in ALL:
-        if learner.has_blueprint(base):
-            return learner.blueprint(base)
-    raise ValueError(
-        f"blueprint: base must be a classifier with fit, got {type(base).__name__}. Give estimator=, what to train."
-    )
-
+from lowchurn.learners._torch import NetworkClassifier
 
 __all__ = ["Job", "Learner", "NetworkClassifier", "learner_for", "native_model"]

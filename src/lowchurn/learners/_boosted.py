@@ -30,6 +30,7 @@ from lowchurn._model_files import (
 from lowchurn._reading import check_structure
 from lowchurn._types import ArrayLike, Rows
 from lowchurn.learners._trees import reading
+from lowchurn.metrics import decide
 
 WHOLE = "whole"  # the setting of a stage that is a model in production, which predicts to the last bit as it does there
 Booster: TypeAlias = Any  # of any library; they share no base class
@@ -56,19 +57,7 @@ class BoostedRecord:
 
 
 class BoostedModel(abc.ABC):
-    """Served model of a boosting library: ``predict_proba``, ``predict`` and ``classes_`` as in scikit-learn.
-
-    Parameters
-    ----------
-    stages : list of Stage
-        The library's own boosters with their settings; their raw scores add up.
-    classes : array of shape (m,)
-        The labels.
-    start : array of shape (columns,) or None
-        Scores before the first booster, where the boosters do not contain them.
-    threads : int or None
-        How many threads predict, as ``n_jobs`` in scikit-learn; None for the library's default.
-    """
+    """Served model of a boosting library: ``predict_proba``, ``predict`` and ``classes_`` as in scikit-learn."""
 
     module: ClassVar[str]  # the one to import
     settings_kind: ClassVar[Any] = dict[str, Any]  # the type of a stage's settings in a file
@@ -78,8 +67,8 @@ class BoostedModel(abc.ABC):
     ) -> None:
         self.stages = list(stages)
         self.classes_ = np.asarray(classes)
-        self.start = start
-        self.threads = threads
+        self.start = start  # (columns,), scores before the first booster, where the boosters do not contain them
+        self.threads = threads  # as n_jobs in scikit-learn; None for the library's default
         self.thread_count = None if threads is None else joblib.effective_n_jobs(threads)
 
     @property
@@ -122,7 +111,7 @@ class BoostedModel(abc.ABC):
         return np.asarray(raw / raw.sum(axis=1, keepdims=True))
 
     def predict(self, X: Rows) -> np.ndarray:
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+        return np.asarray(self.classes_[decide(self.predict_proba(X))])
 
     def to_files(self) -> dict[str, bytes]:
         """Return native model files and a small description."""

@@ -21,6 +21,7 @@ from sklearn.utils import _safe_indexing
 from lowchurn._types import ArrayLike, Classifier, Rows
 from lowchurn.learners._boosted import WHOLE, BoostedModel, Booster, Stage, plain_table
 from lowchurn.learners._learner import Job, Learner, NothingToTrain, class_weights, kind_of, weighted_mass
+from lowchurn.metrics import decide
 
 HELD_OUT = 10  # one row of so many finds the number of rounds, where an estimator stops early
 LOSS_ROWS = 1_500  # as many rows at most show whether boosting diverged; to score them costs time with many classes
@@ -30,11 +31,7 @@ Data: TypeAlias = tuple[Rows, np.ndarray, Weights]  # rows, their classes (or ta
 
 
 class BoostingLearner(Learner):
-    """The one ``fit`` of the boosting libraries.
-
-    A library gives the names of its parameters, two training calls (on labels, on soft targets), and the settings and
-    boosters of its fitted models.
-    """
+    """The one ``fit`` of the boosting libraries, which write names of parameters and two training calls."""
 
     takes_nan = True
     model: ClassVar[type[BoostedModel]]
@@ -81,17 +78,11 @@ class BoostingLearner(Learner):
 
     @abc.abstractmethod
     def fit_labels(self, estimator: Estimator, data: Data, held_out: Data | None = None) -> Estimator:
-        """Train on classes 0 to m - 1 as the library does, and return the fitted estimator.
-
-        ``held_out`` are rows to stop early on.
-        """
+        """Train on classes 0 to m - 1 as the library does, with rows to stop early on; return the fitted estimator."""
 
     @abc.abstractmethod
     def fit_soft(self, estimator: Estimator, data: Data, scores: np.ndarray | None, *, continued: bool) -> Booster:
-        """Train a booster on targets, on top of scores of shape (n, columns).
-
-        They are None only with ``starts_itself``.
-        """
+        """Train a booster on targets, on top of scores (n, columns), which are None only with ``starts_itself``."""
 
     @classmethod
     def is_fitted(cls, base: Estimator) -> bool:
@@ -139,7 +130,7 @@ class BoostingLearner(Learner):
         before = self.stages(base) if job.base_share else None
         settings, threads = self.settings_of(estimator), first_given(estimator.get_params(), self.thread_names)
         if before is None and job.hard:
-            y = job.targets.argmax(axis=1)
+            y = decide(job.targets)
             if len(np.unique(y)) == len(self.classes):
                 booster = self.booster_of(self.fit_labels(estimator, (X, y, job.sample_weight)))
                 return self.model([Stage(booster, settings)], self.classes, None, threads)
@@ -189,7 +180,7 @@ class BoostingLearner(Learner):
             return rounds
         if not stops:
             return None
-        labels = job.targets.argmax(axis=1) if job.labels is None else job.labels
+        labels = job.true_classes
         key = joblib.hash((X, labels, job.sample_weight))
         if key not in self._found_rounds:
             self._found_rounds[key] = self._find_rounds(estimator, X, labels, job.sample_weight, job.seed or 0)
@@ -348,13 +339,10 @@ def cross_entropy(raw: np.ndarray, targets: np.ndarray, weight: Weights) -> floa
 def soft_objective(
     targets: np.ndarray, weight: Weights, factor: float, least: float, by_row: bool
 ) -> Callable[[np.ndarray, object], tuple[np.ndarray, np.ndarray]]:
-    """Return cross-entropy against soft targets: gradient ``p - t``, curvature ``factor * p * (1 - p)``.
-
-    All work is on arrays of shape (classes, rows) in single precision, in place; with ``by_row`` they lie row by row in
-    memory, as the library keeps its scores. Maxima and sums over the classes are taken class by class, which is several
-    times faster in numpy than along short rows.
-    """
+    """Return cross-entropy against soft targets: gradient ``p - t``, curvature ``factor * p * (1 - p)``."""
     n, m = targets.shape
+    # All work is in place on arrays (classes, rows), which with by_row lie row by row in memory, as the library keeps
+    # its scores. Class by class, maxima and sums are several times faster in numpy than along short rows.
     arrays = (np.empty((n, m) if by_row else (m, n), dtype=np.float32) for _ in range(4))
     p, slope, curve, aims = (array.T if by_row else array for array in arrays)
     np.copyto(aims, targets.T, casting="same_kind")

@@ -16,6 +16,7 @@ from joblib import Parallel, delayed
 from sklearn.base import clone
 
 from lowchurn._types import ArrayLike, Classifier, Model, Rows
+from lowchurn.metrics import decide
 from lowchurn.strategies import ColdStart, Strategy, member_seed
 
 PLAIN = ColdStart()
@@ -66,17 +67,14 @@ class Job:
         return self.strategy.base_share
 
     @property
-    def mixing(self) -> float | None:
-        return self.strategy.mixing
-
-    @property
-    def coupling(self) -> float | None:
-        return self.strategy.coupling
-
-    @property
     def hard(self) -> bool:
         """Whether every target is a plain label: such a job is the estimator's own training."""
         return bool(((self.targets == 0) | (self.targets == 1)).all() and (self.targets.sum(axis=1) == 1).all())
+
+    @property
+    def true_classes(self) -> np.ndarray:
+        """The labels, or where there are none the likeliest classes of the targets, as indices."""
+        return decide(self.targets) if self.labels is None else self.labels
 
 
 class Learner(abc.ABC):
@@ -233,14 +231,11 @@ def _attempt(learner: Learner, X: Rows, job: Job, base: Any) -> tuple[Any, list[
 
 
 class NothingToTrain(ValueError):
-    """An estimator that cannot be trained here, or a base that does not show how to train its kind.
-
-    ``reason`` and ``remedy`` are sentences; the command line has another remedy.
-    """
+    """An estimator that cannot be trained here, or a base that does not show how to train its kind."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"LowChurnClassifier: {reason} {remedy}")
-        self.reason = reason
+        self.reason = reason  # a sentence; the command line has another remedy
 
 
 def kind_of(base: Any) -> str:

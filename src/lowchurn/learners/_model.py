@@ -1,8 +1,7 @@
 """Fitted models in one form: a model behind its preprocessing, and how it is found inside a classifier of any kind.
 
 Pipelines, frozen classifiers, thresholds on decisions and a LowChurnClassifier all contain a model that is asked for
-probabilities. :func:`unwrap` returns it with the preprocessing in front of it, in the one form in which models are
-asked, saved and started from.
+probabilities. :func:`unwrap` returns it in the one form in which models are asked, saved and started from.
 """
 
 from __future__ import annotations
@@ -20,17 +19,7 @@ WRAPPERS = ("FrozenEstimator", "FixedThresholdClassifier", "TunedThresholdClassi
 
 
 class BehindPreprocessing:
-    """A fitted model behind its fitted preprocessing.
-
-    Parameters
-    ----------
-    preprocessing : transformer or None
-        Fitted.
-    model : classifier
-        Fitted on rows that the preprocessing returned.
-    features : list of str, optional
-        The names of the columns that the preprocessing (or the model) was fitted on.
-    """
+    """A fitted model behind its fitted preprocessing; ``features`` are the names of the columns it was fitted on."""
 
     def __init__(self, preprocessing: Transformer | None, model: Model, features: Sequence[str] | None = None) -> None:
         self.preprocessing = preprocessing
@@ -68,11 +57,7 @@ def split_pipeline(estimator: Any) -> tuple[Any, Any]:
 
 
 def unwrap(classifier: Any) -> BehindPreprocessing | None:
-    """Return the one model inside a fitted classifier, behind its preprocessing; None where there is none.
-
-    A fitted LowChurnClassifier has it as ``model_`` and ``preprocessing_``, which are None where it serves a mixture; a
-    function or a table contains no model.
-    """
+    """Return the one model inside a fitted classifier, behind its preprocessing; None where there is none."""
     features = getattr(classifier, "feature_names_in_", None)
     found = inside_wrappers(classifier)
     if isinstance(found, BehindPreprocessing):

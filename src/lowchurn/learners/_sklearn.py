@@ -26,15 +26,14 @@ from sklearn.utils.validation import has_fit_parameter
 from lowchurn._types import Rows
 from lowchurn.learners._learner import Job, Learner, average_weights, class_weights, kind_of, weighted_mass
 from lowchurn.learners._skops import dump_skops, load_skops
+from lowchurn.metrics import decide
 
 
 def soft_rows(
     targets: np.ndarray, sample_weight: np.ndarray | None = None, least: float = 1e-3
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return row, class and weight of every weighted row that soft targets become.
-
-    Targets below ``least`` make no row, because they cost time and change nothing; the largest of each row always does.
-    """
+    """Return row, class and weight of every weighted row that soft targets become."""
+    # Targets below the least would cost time and change nothing; the largest of each row always counts.
     kept = (targets >= least) | (targets == targets.max(axis=1, keepdims=True))
     weighted = targets if sample_weight is None else targets * sample_weight[:, None]
     row, column = np.nonzero(kept & (weighted > 0))
@@ -42,11 +41,7 @@ def soft_rows(
 
 
 class RowsLearner(Learner):
-    """Any scikit-learn classifier that takes ``sample_weight``: soft targets as weighted rows.
-
-    Models with coefficients (logistic regression, SGD, perceptrons) start from the base's; forests and
-    ``GradientBoostingClassifier`` keep the base's trees and add their own; the rest cannot start from a base.
-    """
+    """Any scikit-learn classifier that takes ``sample_weight``: soft targets as weighted rows."""
 
     name = "rows"
 
@@ -103,14 +98,14 @@ class RowsLearner(Learner):
         model = self.prepared(job)
         if not has_fit_parameter(model, "sample_weight"):
             if job.hard and job.sample_weight is None and not job.base_share:
-                return model.fit(X, self.classes[job.targets.argmax(axis=1)])
+                return model.fit(X, self.classes[decide(job.targets)])
             raise ValueError(
                 f"{type(model).__name__}.fit must take sample_weight for soft targets and weights, and it does not. "
                 "Choose a classifier that does."
             )
         if not job.base_share and job.hard:
             # Exactly the estimator's own training, without copies of rows.
-            y = self.classes[job.targets.argmax(axis=1)]
+            y = self.classes[decide(job.targets)]
             return model.fit(X, y) if job.sample_weight is None else model.fit(X, y, sample_weight=job.sample_weight)
         row, column, weight = soft_rows(job.targets, job.sample_weight)
         if model.get_params().get("class_weight") == "balanced":
@@ -134,9 +129,9 @@ class RowsLearner(Learner):
         return load_skops(files["model.skops"], trusted, nested=True)
 
 
-COEFFICIENTS = (LogisticRegression, SGDClassifier, Perceptron, MLPClassifier)
 SHRINKABLE = (LogisticRegression, SGDClassifier, Perceptron)
-GROWING = (GradientBoostingClassifier, RandomForestClassifier, ExtraTreesClassifier)
+COEFFICIENTS = (*SHRINKABLE, MLPClassifier)  # these start from the base's
+GROWING = (GradientBoostingClassifier, RandomForestClassifier, ExtraTreesClassifier)  # keep its trees and add others
 
 
 def _start_from(model: Any, base: Any, share: float) -> Any:

@@ -86,10 +86,7 @@ def load_skops(data: bytes, trusted: Sequence[str] = (), *, nested: bool = False
 
 
 def _checked_schema(what: str, parts: dict[str, bytes], allowed: int, unfitted: bool) -> bytes:
-    """Refuse a file whose entries unpack to too much, and a fitted model where an unfitted one is due.
-
-    Modules that have moved since get their names of today.
-    """
+    """Return the schema with the names of today; refuse entries that unpack to too much or are of another kind."""
     left, counted = allowed, set()
     schema = json.loads(parts["schema.json"])
     for node in containers(schema):
@@ -132,14 +129,11 @@ def _unpacked_size(part: bytes) -> int:
 
 
 def _drop_places(found: Any) -> None:
-    """Drop the folders, files and machines that an estimator names: they are those of another machine, or bait.
-
-    Types that the caller trusts, and what FunctionTransformer hands to its function, keep what they have.
-    """
+    """Drop the folders, files and machines that an estimator names: they are those of another machine, or bait."""
     attributes = getattr(found, "__dict__", {})
     for name in _places(attributes):
         attributes[name] = None
-    own = ("kw_args", "inv_kw_args") if isinstance(found, FunctionTransformer) else ()
+    own = ("kw_args", "inv_kw_args") if isinstance(found, FunctionTransformer) else ()  # of the user's function
     for value in containers([value for name, value in attributes.items() if name not in own]):
         if isinstance(value, dict):
             for key in _places(value):

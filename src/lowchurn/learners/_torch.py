@@ -24,6 +24,7 @@ from lowchurn._extras import importing
 from lowchurn._model_files import Label, Refused, labels_from_plain, labels_to_plain, read_record, reading
 from lowchurn._types import ArrayLike, Rows
 from lowchurn.learners._learner import Job, Learner
+from lowchurn.metrics import decide
 from lowchurn.strategies import Strategy, one_hot
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from lowchurn.nets import Task
 
 WHO = "NetworkClassifier"
-KINDS = ("fcn", "convnet", "transformer", "resnet")
+# The paper's networks, and the parameter that is the size or the shape of a row.
+KINDS = {"fcn": "inputs", "convnet": "shape", "transformer": "length", "resnet": "shape"}
+EXAMPLES = "'fcn-100', 'convnet-4', 'transformer-1', 'resnet-50'"
 
 
 class NetworkClassifier(ClassifierMixin, BaseEstimator):
@@ -114,9 +117,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         seed = int(check_random_state(self.random_state).randint(2**31))
         job = Job(one_hot(index, len(self.classes_)), sample_weight=weight, seed=seed, labels=index)
-        (model,) = TorchLearner(self, self.classes_).fit_many(X, [job])
-        if isinstance(model, Exception):
-            raise model
+        model = TorchLearner(self, self.classes_).fit(X, job)
         self.module_, self.epochs_ = model.module_, model.epochs_
         return self
 
@@ -154,8 +155,8 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Rows) -> np.ndarray:
         """Return the likeliest class of each row."""
-        proba = self.predict_proba(X)
-        return np.asarray(self.classes_[proba.argmax(axis=1)])
+        decided = decide(self.predict_proba(X))
+        return np.asarray(self.classes_[decided])
 
 
 def shaped(model: NetworkClassifier, X: np.ndarray) -> np.ndarray:
@@ -168,11 +169,8 @@ def shaped(model: NetworkClassifier, X: np.ndarray) -> np.ndarray:
                 f"got {rows.shape[1]}."
             )
         rows = rows.reshape(-1, *model.input_shape)
-    return rows.astype(np.int64) if _kind(model.network) == "transformer" else rows
-
-
-def _kind(network: Any) -> str | None:
-    return network.partition("-")[0] if isinstance(network, str) else type(network).__name__.lower()
+    name = model.network if isinstance(model.network, str) else type(model.network).__name__.lower()
+    return rows.astype(np.int64) if name.partition("-")[0] == "transformer" else rows
 
 
 def make_network(model: NetworkClassifier, features: int, classes: int) -> Any:
@@ -189,18 +187,12 @@ def make_network(model: NetworkClassifier, features: int, classes: int) -> Any:
         )
     kind, _, size = model.network.partition("-")
     if kind not in KINDS or not size.isdigit():
-        known = ", ".join(f"{kind!r}" for kind in ("fcn-100", "convnet-4", "transformer-1", "resnet-50"))
-        raise ValueError(f"{WHO}: network must be a module or a name such as {known}, got {model.network!r}.")
-    make: Callable[[], Any]
-    if kind == "fcn":
-        make = functools.partial(networks.fcn, int(size), inputs=features, classes=classes)
-    elif kind == "transformer":
-        make = functools.partial(networks.transformer, int(size), length=features, classes=classes)
-    elif model.input_shape is None or len(model.input_shape) != 3:
+        raise ValueError(f"{WHO}: network must be a module or a name such as {EXAMPLES}, got {model.network!r}.")
+    image, shape = KINDS[kind] == "shape", model.input_shape
+    if image and (shape is None or len(shape) != 3):
         raise ValueError(f"{WHO}: {model.network} takes images: give input_shape=(height, width, channels).")
-    else:
-        kinds = {"convnet": networks.convnet, "resnet": networks.resnet}
-        make = functools.partial(kinds[kind], int(size), shape=model.input_shape, classes=classes)
+    row = {KINDS[kind]: shape if image else features}
+    make = functools.partial(getattr(networks, kind), int(size), classes=classes, **row)
     _check_memory(model.network, make)
     return make()
 
@@ -230,14 +222,10 @@ def make_module(model: NetworkClassifier, features: int, classes: int) -> Any:
     return network if isinstance(model.network, str) else copy.deepcopy(network)
 
 
-def same_weights(one: Module, other: Module) -> bool:
-    """Whether two modules have parameters of the same names and shapes."""
-    return shapes(one.named_parameters()) == shapes(other.named_parameters())
-
-
-def shapes(named: Iterable[tuple[str, Tensor]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of named weights."""
-    return {name: tuple(value.shape) for name, value in named}
+def same_shapes(one: Iterable[tuple[str, Tensor]], other: Iterable[tuple[str, Tensor]]) -> bool:
+    """Whether two sets of weights have the same names and shapes."""
+    shapes = [{name: tuple(value.shape) for name, value in named} for named in (one, other)]
+    return shapes[0] == shapes[1]
 
 
 # Parameters that go on to the engine as they are.
@@ -288,20 +276,16 @@ class TorchLearner(Learner):
         ]
 
     def _task(self, job: Job, start: dict[str, Tensor] | None) -> Task:
-        from lowchurn.nets._tasks import strategy_task
+        from lowchurn.nets import Task
+        from lowchurn.nets._tasks import by_strategy
 
-        labels = job.targets.argmax(axis=1) if job.labels is None else job.labels
+        labels = job.true_classes
         rows, held_out = self._split(labels, job)
-        return strategy_task(
-            job.strategy,
-            rows=rows,
-            targets=job.targets[rows],
-            validation=held_out,
-            validation_targets=one_hot(labels[held_out], len(self.classes)),
-            seed=0 if job.seed is None else job.seed,
-            base=start,
-            pull=None if job.pull is None else job.pull[rows],
-            weights=None if job.sample_weight is None else job.sample_weight[rows],
+        weights, pull = (None if values is None else values[rows] for values in (job.sample_weight, job.pull))
+        known = one_hot(labels[held_out], len(self.classes))
+        seed = 0 if job.seed is None else job.seed
+        return by_strategy(
+            job.strategy, Task(rows, job.targets[rows], held_out, known, seed, start=start, weights=weights, pull=pull)
         )
 
     def _split(self, labels: np.ndarray, job: Job) -> tuple[np.ndarray, np.ndarray]:
@@ -327,9 +311,9 @@ class TorchLearner(Learner):
             return "a network can only start from the weights of a base that is a NetworkClassifier, too."
         if list(base.classes_) != list(self.classes):
             return "the base has other classes, so its weights do not fit."
-        if not same_weights(make_module(self.estimator, base.n_features_in_, len(self.classes)), base.module_):
-            return OTHER_LAYERS
-        return None
+        module = make_module(self.estimator, base.n_features_in_, len(self.classes))
+        fits = same_shapes(module.named_parameters(), base.module_.named_parameters())
+        return None if fits else OTHER_LAYERS
 
     def cannot_average(self, base: Any) -> str | None:
         if reason := self.cannot_start(1.0, base):
@@ -337,7 +321,7 @@ class TorchLearner(Learner):
         import torch
 
         module, state = make_module(self.estimator, base.n_features_in_, len(self.classes)), base.module_.state_dict()
-        if shapes(module.state_dict().items()) != shapes(state.items()):
+        if not same_shapes(module.state_dict().items(), state.items()):
             return OTHER_LAYERS
         module.load_state_dict(state)
         rows = np.random.default_rng(0).uniform(size=(4, base.n_features_in_))
@@ -348,9 +332,9 @@ class TorchLearner(Learner):
         return None
 
     def needs_rows(self, model: Any) -> bool:
-        from torch.nn.modules.batchnorm import _BatchNorm
+        from lowchurn.nets._averages import running_norms
 
-        return any(isinstance(part, _BatchNorm) for part in model.module_.modules())
+        return bool(running_norms(model.module_))
 
     def average(self, models: Sequence[Any], shares: Sequence[float], X: Rows) -> NetworkClassifier:
         """Return a network with weights in shares; batch normalisation gets its statistics anew from the rows ``X``."""
@@ -427,7 +411,7 @@ def _module_with(model: NetworkClassifier, weights: dict[str, Tensor], features:
     if isinstance(model.network, str):
         with torch.device("meta"):
             plan = make_network(model, features, classes)
-        if shapes(plan.state_dict().items()) != shapes(weights.items()):
+        if not same_shapes(plan.state_dict().items(), weights.items()):
             raise Refused(f"load: the weights do not fit the network {model.network!r} of {features} features.")
     module: Module = make_module(model, features, classes)
     module.load_state_dict(weights)
@@ -463,7 +447,7 @@ def _check_made_again(model: NetworkClassifier) -> None:
     maker = type(model.network) if is_network(model.network) else model.network
     try:
         with torch.random.fork_rng(devices=[]):
-            same = same_weights(maker(), model.module_)
+            same = same_shapes(maker().named_parameters(), model.module_.named_parameters())
     except Exception:
         same = False
     if not same:

@@ -289,65 +289,73 @@ CONSTANTS = {b"T": True, b"F": False, b"Z": None, b"N": None}
 
 def read_ubjson(data: bytes) -> Any:
     """Return UBJSON as XGBoost writes it, decoded; lists of numbers become arrays."""
-    value, place = _ubjson(data, 0, 0)
-    require(place == len(data), "it is longer than its content")
+    reader = _Ubjson(data)
+    value = reader.value(0)
+    require(reader.place == len(data), "it is longer than its content")
     return value
 
 
-def _ubjson(data: bytes, place: int, depth: int) -> tuple[Any, int]:
-    require(depth <= DEEPEST, "it is nested too deeply")
-    mark, place = data[place : place + 1], place + 1
-    if mark in CONSTANTS and mark:
-        return CONSTANTS[mark], place
-    if mark in NUMBERS_OF:
-        return _scalar(data, place, mark)
-    if mark in (b"S", b"C"):
-        return _text(data, place)
-    if mark == b"[":
-        return _list(data, place, depth)
-    require(mark == b"{", "it is cut short, or no file of XGBoost")
-    made: dict[str, Any] = {}
-    while data[place : place + 1] != b"}":
-        key, place = _text(data, place)
-        require(key not in made, f"{key[:40]!r} is there twice")  # XGBoost would take the other one
-        made[key], place = _ubjson(data, place, depth + 1)
-    return made, place + 1
+class _Ubjson:
+    """Reads one value after the other."""
 
+    def __init__(self, data: bytes) -> None:
+        self.data, self.place = data, 0
 
-def _scalar(data: bytes, place: int, mark: bytes) -> tuple[Any, int]:
-    kind = np.dtype(NUMBERS_OF[mark])
-    end = place + kind.itemsize
-    require(end <= len(data), "it is cut short")
-    return np.frombuffer(data, kind, 1, place)[0].item(), end
+    def _mark(self) -> bytes:
+        self.place += 1
+        return self.data[self.place - 1 : self.place]
 
+    def _skip(self, mark: bytes) -> bool:
+        """Whether this mark comes next, which is then read."""
+        found = self.data.startswith(mark, self.place)
+        self.place += found
+        return found
 
-def _size(data: bytes, place: int) -> tuple[int, int]:
-    mark = data[place : place + 1]
-    require(mark in NUMBERS_OF and mark not in (b"d", b"D"), "it is cut short, or no file of XGBoost")
-    size, place = _scalar(data, place + 1, mark)
-    require(0 <= size <= len(data) - place, "it is cut short")
-    return size, place
+    def _numbers(self, mark: bytes, count: int, what: str) -> np.ndarray:
+        kind, first = np.dtype(NUMBERS_OF[mark]), self.place
+        self.place += count * kind.itemsize
+        require(self.place <= len(self.data), f"{what} is cut short")
+        return np.frombuffer(self.data, kind, count, first)
 
+    def _size(self) -> int:
+        mark = self._mark()
+        require(mark in NUMBERS_OF and mark not in (b"d", b"D"), "it is cut short, or no file of XGBoost")
+        size = int(self._numbers(mark, 1, "it")[0])
+        require(0 <= size <= len(self.data) - self.place, "it is cut short")
+        return size
 
-def _text(data: bytes, place: int) -> tuple[str, int]:
-    size, place = _size(data, place)
-    return data[place : place + size].decode(), place + size
+    def _text(self) -> str:
+        size = self._size()
+        self.place += size
+        return self.data[self.place - size : self.place].decode()
 
+    def value(self, depth: int) -> Any:
+        require(depth <= DEEPEST, "it is nested too deeply")
+        mark = self._mark()
+        if mark in CONSTANTS:
+            return CONSTANTS[mark]
+        if mark in NUMBERS_OF:
+            return self._numbers(mark, 1, "it")[0].item()
+        if mark in (b"S", b"C"):
+            return self._text()
+        if mark == b"[":
+            return self._list(depth)
+        require(mark == b"{", "it is cut short, or no file of XGBoost")
+        made: dict[str, Any] = {}
+        while not self._skip(b"}"):
+            key = self._text()
+            require(key not in made, f"{key[:40]!r} is there twice")  # XGBoost would take the other one
+            made[key] = self.value(depth + 1)
+        return made
 
-def _list(data: bytes, place: int, depth: int) -> tuple[Any, int]:
-    kind = None
-    if data[place : place + 1] == b"$":
-        kind, place = data[place + 1 : place + 2], place + 2
-        require(kind in NUMBERS_OF and data[place : place + 1] == b"#", "a list is damaged")
-    size = None
-    if data[place : place + 1] == b"#":
-        size, place = _size(data, place + 1)
-    if kind is not None and size is not None:
-        number = np.dtype(NUMBERS_OF[kind])
-        require(place + size * number.itemsize <= len(data), "a list is cut short")
-        return np.frombuffer(data, number, size, place), place + size * number.itemsize
-    made: list[Any] = []
-    while len(made) < size if size is not None else data[place : place + 1] != b"]":
-        value, place = _ubjson(data, place, depth + 1)
-        made.append(value)
-    return made, place + (size is None)
+    def _list(self, depth: int) -> Any:
+        kind = self._mark() if self._skip(b"$") else None
+        sized = self._skip(b"#")
+        require(kind is None or (kind in NUMBERS_OF and sized), "a list is damaged")
+        size = self._size() if sized else None
+        if kind is not None and size is not None:
+            return self._numbers(kind, size, "a list")
+        made: list[Any] = []
+        while len(made) < size if size is not None else not self._skip(b"]"):
+            made.append(self.value(depth + 1))
+        return made

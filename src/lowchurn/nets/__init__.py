@@ -11,8 +11,6 @@ with importing("lowchurn.nets", "torch"):
 from lowchurn.nets import networks
 from lowchurn.nets._averages import average
 from lowchurn.nets._tasks import Task, strategy_tasks
-from lowchurn.nets._tasks import strategy_task as strategy_task  # for other rooms, not public
 from lowchurn.nets._train import train
-from lowchurn.nets._trained import Trained, TrainingInterrupted
 
 __all__ = ["Task", "average", "networks", "strategy_tasks", "train"]

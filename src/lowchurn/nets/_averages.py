@@ -76,35 +76,35 @@ def average(
     dial = [0.0] * len(members) if shares is None else [float(share) for share in shares]
     _check(trained, members, bases, dial, rows)
     finished = [[i for i in group if trained.status[i] == FINISHED] for group in members]
-    status = [
-        _status(trained, group, finished[k], None if bases is None else bases[k], dial[k])
-        for k, group in enumerate(members)
-    ]
+    origins: Sequence[tuple[Trained, int] | None] = [None] * len(members) if bases is None else bases
     result = Trained(
         trained.template,
         trained.settings,
         _blended(trained, finished, bases, dial),
-        status,
+        [_status(trained, *each) for each in zip(members, finished, origins, dial, strict=True)],
         np.array([trained.epochs[group].sum() for group in members], dtype=int),
         np.full(len(members), math.nan),
-        left_out=["; ".join(_named(trained, i) for i in group if trained.status[i] != FINISHED) for group in members],
+        left_out=[_named(trained, [i for i in group if trained.status[i] != FINISHED]) for group in members],
     )
-    if any(isinstance(layer, _BatchNorm) and layer.track_running_stats for layer in trained.template.modules()):
-        mixed = [
-            k
-            for k, share in enumerate(dial)
-            if status[k] == FINISHED and (0 < share < 1 or (share == 0 and len(finished[k]) > 1))
-        ]
-        if not mixed:
-            return result
-        if X is None:
-            raise ValueError(
-                "average: the network has batch normalisation, whose statistics have to be computed anew for averaged "
-                "weights, but X is None. Give the training rows."
-            )
-        pool = as_pool(X, trained.settings)
-        for k in mixed:
-            _renew_statistics(result, k, pool, None if rows is None else rows[k])
+    mixed = [
+        k
+        for k, share in enumerate(dial)
+        if result.status[k] == FINISHED and (0 < share < 1 or (share == 0 and len(finished[k]) > 1))
+    ]
+    if not mixed or not running_norms(trained.template):
+        return result
+    if X is None:
+        raise ValueError(
+            "average: the network has batch normalisation, whose statistics have to be computed anew for averaged "
+            "weights, but X is None. Give the training rows."
+        )
+    pool = as_pool(X, trained.settings)
+    for k in mixed:
+        own = pool if rows is None else pool[torch.as_tensor(to_numpy(rows[k]), device=pool.device)]
+        module = result.module(k).to(pool.device)
+        renew_statistics(module, own, trained.settings.batch_size)
+        for name, value in module.named_buffers():
+            result.state[name][k] = value
     return result
 
 
@@ -130,15 +130,15 @@ def _check(
             raise ValueError(f"average: share {k} is {share}, but there are no bases to move toward.")
 
 
-def _named(trained: Trained, i: int) -> str:
-    return f"model {i} ({trained.status[i]})"
+def _named(trained: Trained, models: list[int]) -> str:
+    return "; ".join(f"model {i} ({trained.status[i]})" for i in models)
 
 
 def _status(
     trained: Trained, group: list[int], finished: list[int], base: tuple[Trained, int] | None, share: float
 ) -> str:
     if not finished:
-        return f"failed: no member finished: {'; '.join(_named(trained, i) for i in group)}"
+        return f"failed: no member finished: {_named(trained, group)}"
     if share > 0 and base is not None and base[0].status[base[1]] != FINISHED:
         return f"failed: the base {base[0].status[base[1]].removeprefix('failed: ')}"
     return FINISHED
@@ -168,10 +168,7 @@ def _blended(
 def weighted_means(
     value: torch.Tensor, members: torch.Tensor, weights: torch.Tensor, totals: torch.Tensor
 ) -> torch.Tensor:
-    """``sum(weights * value[members]) / totals`` (K, ...) of members (K, n); of whole numbers, the first member.
-
-    Members without weight are left out, whatever their values.
-    """
+    """``sum(weights * value[members]) / totals`` of members (K, n) with weight; of whole numbers the first."""
     if not value.is_floating_point():
         return value[members[:, 0]]
     means = torch.empty((len(members), *value.shape[1:]), device=value.device, dtype=value.dtype)
@@ -198,35 +195,24 @@ def average_states(states: Sequence[State], shares: Sequence[float]) -> State:
 
 
 def blend(one: torch.Tensor, other: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """``share * one + (1 - share) * other`` per model; exactly the one or the other at shares of 1 and 0.
-
-    Of whole numbers, such as counters, the other unless the share is 1.
-    """
+    """``share * one + (1 - share) * other`` per model; exactly the one or the other at shares of 1 and 0."""
     share = shares.view(-1, *[1] * (one.ndim - 1))
-    if not one.is_floating_point():
+    if not one.is_floating_point():  # such as counters
         return torch.where(share == 1, one, other)
     share = share.to(one)
     mixed = share * one + (1 - share) * other
     return torch.where(share == 1, one, torch.where(share == 0, other, mixed))
 
 
-def _renew_statistics(result: Trained, k: int, pool: torch.Tensor, rows: Numbers | None) -> None:
-    """Running means and variances of one candidate from its training rows."""
-    if rows is not None:
-        pool = pool[torch.as_tensor(to_numpy(rows), device=pool.device)]
-    module = result.module(k).to(result.settings.device)
-    renew_statistics(module, pool, result.settings.batch_size)
-    for name, value in module.named_buffers():
-        result.state[name][k] = value
+def running_norms(module: nn.Module) -> list[_BatchNorm]:
+    """The layers of a module that keep running means and variances of their inputs."""
+    return [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
 
 
 @torch.no_grad()
 def renew_statistics(module: nn.Module, rows: torch.Tensor, batch_size: int) -> None:
-    """Set a module's running means and variances to plain averages over batches of its training rows.
-
-    Everything but batch normalisation stays in evaluation mode, so that the result is the same each time.
-    """
-    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
+    """Set running statistics to plain averages over batches of rows; all other layers stay in evaluation mode."""
+    layers = running_norms(module)
     usual = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()

@@ -34,29 +34,27 @@ def make_template(network: Factory) -> nn.Module:
 def initial_weights(
     network: Factory, template: nn.Module, tasks: Sequence[Task], settings: Settings
 ) -> tuple[State, State]:
-    """Parameters and buffers (K, ...) that a stack of these tasks starts from.
-
-    Running statistics go with the base's weights; a fresh or blended start has fresh ones.
-    """
+    """Parameters and buffers (K, ...) that a stack of these tasks starts from."""
     twins, device, dtype = Twins.of(tasks), settings.device, settings.dtype
     buffers = fresh_buffers(template, len(tasks), device, dtype)
-    for name, value in buffers.items():
+    for name, value in buffers.items():  # running statistics go with the base's weights, if these are all its own
         gather(name, [task.start if task.base_share == 1 else None for task in tasks], value)
     buffers = {name: twins.spread(value) for name, value in buffers.items()}
-    shares = torch.tensor([task.base_share for task in tasks], device=device, dtype=torch.float64)
-    fresh = None
-    if bool((shares < 1).any()):
-        fresh = fresh_state(network, template, twins.seeds(seeds_of(tasks, device)), dtype)
-        if not shares.any():
-            return fresh, buffers
-    base: State = {}
+    shares = twins.spread(torch.tensor([task.base_share for task in tasks], device=device, dtype=torch.float64))
+    drawn = torch.nonzero(shares < 1).flatten()
+    state: State = {}
+    if len(drawn):
+        state = fresh_state(network, template, twins.seeds(seeds_of(tasks, device))[drawn], dtype)
+    if not shares.any():
+        return state, buffers
     for name, parameter in template.named_parameters():
-        value = torch.zeros((len(tasks), *parameter.shape), device=device, dtype=dtype)
-        gather(name, [task.start for task in tasks], value)
-        base[name] = twins.spread(value)
-    if fresh is None:
-        return base, buffers
-    return {name: blend(base[name], value, twins.spread(shares)) for name, value in fresh.items()}, buffers
+        base = torch.zeros((len(tasks), *parameter.shape), device=device, dtype=dtype)
+        gather(name, [task.start for task in tasks], base)
+        base = twins.spread(base)
+        if name in state:
+            base[drawn] = blend(base[drawn], state[name], shares[drawn])
+        state[name] = base
+    return state, buffers
 
 
 def fresh_state(network: Factory, template: nn.Module, seeds: torch.Tensor, dtype: torch.dtype) -> State:
@@ -76,9 +74,9 @@ def fresh_state(network: Factory, template: nn.Module, seeds: torch.Tensor, dtyp
                 draw = uniforms(seeds[first : first + size], part, parameter.numel())
                 state[name][first : first + size] = ((2 * draw - 1) * limit + constant).view(-1, *parameter.shape)
         return state
-    modules = [_reset(network, seed) for seed in seeds.tolist()]
+    modules = [dict(_reset(network, seed).named_parameters()) for seed in seeds.tolist()]
     return {
-        name: torch.stack([dict(m.named_parameters())[name].detach() for m in modules]).to(seeds.device, dtype)
+        name: torch.stack([own[name].detach() for own in modules]).to(seeds.device, dtype)
         for name, _ in template.named_parameters()
     }
 

@@ -41,12 +41,9 @@ def batch_gradient(
     squared: bool,
     coupling: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Gradient at the logits (K, B, m) of each model's mean weighted loss over its batch.
-
-    With ``coupling`` (K / 2,), models 2p and 2p + 1 are twins whose loss has this share between them.
-    """
+    """Gradient at the logits (K, B, m) of each model's mean weighted loss over its batch."""
     gradient = target_gradient(logits, targets, squared)
-    if coupling is not None:
+    if coupling is not None:  # (K / 2,): models 2p and 2p + 1 are twins with this share of the loss between them
         share = coupling.repeat_interleave(2).view(-1, 1, 1)
         partner = logits.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
         gradient = (1 - share) * gradient + share * twin_gradient(logits, partner, squared)

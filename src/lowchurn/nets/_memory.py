@@ -15,10 +15,7 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def free_memory(device: torch.device) -> float | None:
-    """Bytes that can still be taken on a device; None where the system does not report it.
-
-    On a CPU this is the least of what the machine and its control groups (containers) allow.
-    """
+    """Bytes that the machine and its containers leave free on a device; None where the system does not report it."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, to be used again
         return float(torch.cuda.mem_get_info(device)[0] + kept)

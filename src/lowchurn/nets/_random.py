@@ -63,21 +63,17 @@ def twin_seeds(seeds: torch.Tensor) -> torch.Tensor:
 
 
 def mixup_shares(seeds: torch.Tensor, alphas: torch.Tensor, epoch: int, steps: int) -> torch.Tensor:
-    """The share of the first of two mixed batches, drawn from Beta(alpha, alpha) for each step: shape (K, steps).
-
-    A Beta draw is the first of two Gamma draws over their sum; these are Marsaglia and Tsang's, by rejection. Every
-    attempt of every draw has hashes of its own, so that a model's shares do not depend on its neighbours.
-    """
+    """The share of the first of two mixed batches, drawn from Beta(alpha, alpha) for each step: shape (K, steps)."""
+    # A Beta draw is the first of two Gamma draws over their sum.
     alphas = alphas.to(seeds.device, torch.float64).unsqueeze(1)
     drawn = _log_gammas(stream(seeds, MIX, epoch), alphas, 2 * steps)
     return 1 / (1 + torch.exp(drawn[:, steps:] - drawn[:, :steps]))
 
 
 def _log_gammas(keys: torch.Tensor, shapes: torch.Tensor, count: int) -> torch.Tensor:
-    """Logarithms of Gamma(shape) draws, (K, count): of Gamma(shape + 1) draws times uniforms to the 1 / shape.
-
-    In logarithms, because a small shape gives draws below the smallest number that a float can hold.
-    """
+    """Logarithms of Gamma(shape) draws, (K, count), also of those below the smallest number that a float can hold."""
+    # Marsaglia and Tsang's draws of Gamma(shape + 1), by rejection, times uniforms to the 1 / shape. Every attempt of
+    # every draw has hashes of its own, so that a model's draws do not depend on its neighbours.
     d = shapes + 1 - 1 / 3
     c = 1 / torch.sqrt(9 * d)
     result = torch.full((len(keys), count), math.nan, device=keys.device, dtype=torch.float64)

@@ -141,60 +141,25 @@ def strategy_tasks(
             pull = strategy.pull(base_proba)
         if strategy.base_share and base is None:
             raise ValueError(f"strategy_tasks: {strategy!r} starts from the base's weights, but base is None.")
-        tasks.append(
-            strategy_task(
-                strategy,
-                rows=rows,
-                targets=targets,
-                validation=validation,
-                validation_targets=held_out,
-                seed=seed,
-                base=base,
-                pull=pull,
-            )
-        )
+        tasks.append(by_strategy(strategy, Task(rows, targets, validation, held_out, seed, start=base, pull=pull)))
     return tasks
 
 
-def strategy_task(
-    strategy: Strategy,
-    *,
-    rows: Numbers,
-    targets: Numbers,
-    validation: Numbers,
-    validation_targets: Numbers,
-    seed: int,
-    base: Origin | None = None,
-    pull: Numbers | None = None,
-    weights: Numbers | None = None,
-) -> Task:
-    """The task of one strategy at its targets: the only place where a strategy becomes a task.
-
-    ``base`` (its weights) and ``pull`` (its decisions of ``rows``) are used where the strategy needs them; the other
-    parameters are those of :class:`Task`.
-    """
-    return Task(
-        rows=rows,
-        targets=targets,
-        validation=validation,
-        validation_targets=validation_targets,
-        seed=seed,
-        start=base if strategy.base_share else None,
+def by_strategy(strategy: Strategy, task: Task) -> Task:
+    """The task as a strategy trains it, with the base's ``start`` and ``pull`` only where it needs them."""
+    return dataclasses.replace(
+        task,
+        start=task.start if strategy.base_share else None,
         base_share=strategy.base_share,
-        weights=weights,
         mixing=strategy.mixing,
         coupling=strategy.coupling,
         limit=strategy.limit,
-        pull=None if strategy.limit is None else pull,
+        pull=None if strategy.limit is None else task.pull,
     )
 
 
 def check_tasks(tasks: Sequence[Task], pool_rows: int, shapes: dict[str, tuple[int, ...]]) -> list[Task]:
-    """The same tasks with plain arrays, or an error that names the first bad one.
-
-    ``shapes`` are those of the network's weights. Arrays that tasks share are checked once, and targets that are
-    tensors stay where they are.
-    """
+    """The same tasks with plain arrays, or an error that names the first bad one; shared arrays are checked once."""
     if isinstance(tasks, Task) or not isinstance(tasks, Iterable):
         raise ValueError(f"train: tasks must be a list of tasks, got {type(tasks).__name__}.")
     tasks = list(tasks)  # kept, because what was checked is found again by its id
@@ -235,24 +200,18 @@ def _check_task(who: str, task: Task, pool_rows: int, shapes: Shapes, seen: dict
         once(_check_start, "start", shapes)
     elif task.base_share:
         raise ValueError(f"{who}: base_share is {task.base_share}, but there is no start to take it from.")
-    weights = None if task.weights is None else once(_weights, "weights", len(rows))
-    pull = None
+    checked: dict[str, Any] = {"rows": rows, "targets": targets, "validation": validation, "pull": None}
+    checked["validation_targets"] = held_out
+    if task.weights is not None:
+        checked["weights"] = once(_weights, "weights", len(rows))
     if task.limit is not None:
         if task.pull is None:
             raise ValueError(f"{who}: limit is {task.limit}, but there is no pull to compare decisions with.")
         check_number(who, "limit", task.limit, 0, 1)
-        pull = once(_targets, "pull", len(rows))
+        checked["pull"] = pull = once(_targets, "pull", len(rows))
         if pull.shape != targets.shape:
             raise ValueError(f"{who}: targets and pull must have the same number of classes.")
-    return dataclasses.replace(
-        task,
-        rows=rows,
-        targets=targets,
-        validation=validation,
-        validation_targets=held_out,
-        weights=weights,
-        pull=pull,
-    )
+    return dataclasses.replace(task, **checked)
 
 
 def _check_start(who: str, value: object, shapes: Shapes) -> bool:

@@ -93,8 +93,8 @@ def train(
     ------
     ValueError
         Also where the weights of all models and one model in training need more memory than is free.
-    TrainingInterrupted
-        At ctrl-C, with what was finished.
+    KeyboardInterrupt
+        At ctrl-C; its ``trained`` contains what was finished.
 
     Examples
     --------
@@ -139,7 +139,9 @@ def train(
     groups = _alike(tasks)
     if memory_limit is None or settings.device.type == "cpu":  # a GPU may be shared by runs that give memory back
         sizes.check(groups, len(tasks))
-    run = _Run(network, template, pool, tasks, settings, _Stopping(epochs, patience, restore_best), generic)
+    nothing = np.zeros(len(tasks), dtype=int), np.full(len(tasks), math.nan)
+    trained = Trained(template, settings, {}, [INTERRUPTED] * len(tasks), *nothing)
+    run = _Run(network, pool, tasks, _Stopping(epochs, patience, restore_best), generic, trained)
     with _progress_bar(len(tasks), progress) as advance:
         try:
             for chunk in sizes.chunks(groups, memory_limit):
@@ -218,23 +220,16 @@ class _Stopping:
     restore_best: bool
 
 
+@dataclass(frozen=True)
 class _Run:
     """The work of one call of :func:`train`: tasks in, results collected as models finish."""
 
-    def __init__(
-        self,
-        network: Factory,
-        template: nn.Module,
-        pool: torch.Tensor,
-        tasks: list[Task],
-        settings: Settings,
-        stopping: _Stopping,
-        generic: bool,
-    ) -> None:
-        self.network, self.pool, self.tasks, self.stopping, self.generic = network, pool, tasks, stopping, generic
-        count = len(tasks)
-        nothing = np.zeros(count, dtype=int), np.full(count, math.nan)
-        self.trained = Trained(template, settings, {}, [INTERRUPTED] * count, *nothing)
+    network: Factory
+    pool: torch.Tensor
+    tasks: list[Task]
+    stopping: _Stopping
+    generic: bool
+    trained: Trained
 
     def result(self) -> Trained:
         """All models, the finished ones with their weights."""
@@ -314,11 +309,11 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):
-        raise ValueError(f"train: device must be 'auto', 'cpu' or 'cuda', got {name!r}.") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f"train: device must be 'auto', 'cpu' or 'cuda', got {name!r}.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"train: device {name!r} is not there; this machine has {torch.cuda.device_count()} GPUs.")
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"train: device must be 'auto', 'cpu' or 'cuda', got {name!r}.")
     return device
 
 
@@ -359,18 +354,8 @@ def _progress_bar(total: int, wanted: bool) -> Iterator[Callable[[int, int], Non
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("models, epoch {task.fields[epoch]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
+    epochs = TextColumn("models, epoch {task.fields[epoch]}")
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), epochs, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=total, epoch=0)
-
-        def advance(finished: int, epoch: int) -> None:
-            bar.update(task, advance=finished, epoch=epoch)
-
-        yield advance
+        yield lambda finished, epoch: bar.update(task, advance=finished, epoch=epoch)

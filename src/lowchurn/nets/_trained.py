@@ -125,10 +125,7 @@ class Trained:
 
 
 def gather(name: str, origins: Sequence[Origin | None], out: torch.Tensor) -> None:
-    """Fill ``out`` (K, ...) with one tensor of each origin; models of the same training are gathered at once.
-
-    Where there is no origin, ``out`` stays as it is.
-    """
+    """Fill ``out`` (K, ...) with one tensor of each origin where there is one, all of the same training at once."""
     sources: dict[int, list[int]] = {}
     for k, origin in enumerate(origins):
         sources.setdefault(id(origin[0] if isinstance(origin, tuple) else origin), []).append(k)

@@ -74,9 +74,7 @@ class TrainingData:
         return stacked[torch.tensor([position[id(value)] for value in values], device=device)]
 
     def _numbers(self, values: Sequence[float | None]) -> torch.Tensor | None:
-        if values[0] is None:
-            return None
-        return torch.tensor(values, device=self.pool.device, dtype=torch.float64)
+        return None if values[0] is None else torch.tensor(values, device=self.pool.device, dtype=torch.float64)
 
     def batches(self, epoch: int) -> Batches:
         """What all models train on in one epoch; twins see the same."""
@@ -93,7 +91,7 @@ class TrainingData:
 
     def validation_loss(self, stack: Stack) -> torch.Tensor:
         """The mean loss of each task's model on its held-out rows."""
-        logits = self.twins.first(stack.logits(self.pool, self.twins.spread(self.held_out)))
+        logits = stack.first_logits(self.twins.each, self.pool, self.held_out)
         return target_loss(logits, self.labels, self.settings.squared).double().mean(dim=1)
 
     def steer(self, stack: Stack) -> None:
@@ -103,7 +101,7 @@ class TrainingData:
         size = max(1, BYTES_AT_ONCE // (stack.models * stack.row_bytes(self.pool)))
         changed = torch.zeros_like(self.limit.limit)
         for part, pull in zip(self.rows.split(size, 1), self.limit.pull.split(size, 1), strict=True):
-            logits = self.twins.first(stack.logits(self.pool, self.twins.spread(part).contiguous()))
+            logits = stack.first_logits(self.twins.each, self.pool, part.contiguous())
             changed += (logits.argmax(dim=-1) != pull.argmax(dim=-1)).sum(dim=1)
         self.targets = self.limit.pulled(changed / self.rows.shape[1])
 

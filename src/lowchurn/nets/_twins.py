@@ -26,12 +26,9 @@ class Twins:
         """A value per task as one per model."""
         return value if self.each == 1 else value.repeat_interleave(self.each, dim=0)
 
-    def first(self, value: torch.Tensor) -> torch.Tensor:
-        """A value per model as one per task: that of the first twin."""
-        return value[:: self.each]
-
     def first_state(self, state: State) -> State:
-        return {name: self.first(value) for name, value in state.items()}
+        """The weights of the first model of each task."""
+        return {name: value[:: self.each] for name, value in state.items()}
 
     def models(self, tasks: torch.Tensor) -> torch.Tensor:
         """The places of all models of these tasks."""

@@ -15,23 +15,17 @@ from torch import nn
 
 from lowchurn._checks import check_choice, check_whole
 
+Starts = dict[str, tuple[float, float]]  # (limit, constant) of a parameter: uniform in +-limit around the constant
+ONES: Starts = {"weight": (0.0, 1.0), "bias": (0.0, 0.0)}
 RESNET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 class Network(nn.Module):
-    """A module whose weights start from rules of their own.
+    """A module whose weights start from rules of their own, the ``start`` of each layer."""
 
-    ``starts`` maps a parameter's name to ``(limit, constant)``: uniform in +-limit around the constant.
-    """
-
-    def starts(self) -> dict[str, tuple[float, float]]:
-        found = {}
-        for prefix, layer in self.named_modules():
-            rule = getattr(layer, "start_of", None)
-            if rule is not None:
-                for name, parameter in layer.named_parameters(recurse=False):
-                    found[f"{prefix}.{name}" if prefix else name] = rule(name, parameter)
-        return found
+    def starts(self) -> Starts:
+        layers = ((prefix, getattr(layer, "start", {})) for prefix, layer in self.named_modules())
+        return {f"{prefix}.{name}": rule for prefix, start in layers for name, rule in start.items()}
 
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Draw fresh weights."""
@@ -45,21 +39,18 @@ class Network(nn.Module):
                 parameter.copy_((2 * draw - 1) * limit + constant)
 
 
-def _glorot(fan_in: int, fan_out: int) -> float:
-    return math.sqrt(6 / (fan_in + fan_out))
+def _glorot(fan_in: int, fan_out: int) -> Starts:
+    return {"weight": (math.sqrt(6 / (fan_in + fan_out)), 0.0), "bias": (0.0, 0.0)}
 
 
 class Dense(nn.Module):
     """``x @ weight + bias`` with weight (in, out)."""
 
-    def __init__(self, inputs: int, outputs: int, limit: float | None = None) -> None:
+    def __init__(self, inputs: int, outputs: int, start: Starts | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(inputs, outputs))
         self.bias = nn.Parameter(torch.empty(outputs))
-        self.limit = _glorot(inputs, outputs) if limit is None else limit
-
-    def start_of(self, name: str, parameter: torch.Tensor) -> tuple[float, float]:
-        return (self.limit, 0.0) if name == "weight" else (0.0, 0.0)
+        self.start = start or _glorot(inputs, outputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self.weight + self.bias
@@ -74,10 +65,7 @@ class Conv(nn.Module):
         self.bias = nn.Parameter(torch.empty(outputs))
         self.stride = stride
         self.padding = (side - 1) // 2 if same else 0
-        self.limit = _glorot(side * side * inputs, side * side * outputs)
-
-    def start_of(self, name: str, parameter: torch.Tensor) -> tuple[float, float]:
-        return (self.limit, 0.0) if name == "weight" else (0.0, 0.0)
+        self.start = _glorot(side * side * inputs, side * side * outputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = self.weight.permute(3, 2, 0, 1)
@@ -86,14 +74,12 @@ class Conv(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Rows of a table, which start uniform in +-0.05 as in Keras."""
+    """Rows of a table."""
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(rows, width))
-
-    def start_of(self, name: str, parameter: torch.Tensor) -> tuple[float, float]:
-        return 0.05, 0.0
+        self.start: Starts = {"weight": (0.05, 0.0)}
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.weight[ids]
@@ -102,13 +88,12 @@ class Embedding(nn.Module):
 class Norm(nn.Module):
     """Layer normalisation with Keras' epsilon of the example, 1e-6."""
 
+    start = ONES
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
         self.bias = nn.Parameter(torch.empty(width))
-
-    def start_of(self, name: str, parameter: torch.Tensor) -> tuple[float, float]:
-        return 0.0, 1.0 if name == "weight" else 0.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.layer_norm(x, (x.shape[-1],), self.weight, self.bias, eps=1e-6)
@@ -189,11 +174,10 @@ class Transformer(Network):
 class BatchNorm(nn.BatchNorm2d):
     """Batch normalisation of channels-last images with the constants of Keras' residual networks."""
 
+    start = ONES
+
     def __init__(self, channels: int) -> None:
         super().__init__(channels, eps=1.001e-5, momentum=0.01)
-
-    def start_of(self, name: str, parameter: torch.Tensor) -> tuple[float, float]:
-        return 0.0, 1.0 if name == "weight" else 0.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
@@ -239,7 +223,7 @@ class Resnet(Network):
         return self.head(x.mean(dim=(1, 2)))
 
 
-def _whole(who: str, **sizes: int) -> None:
+def _check_sizes(who: str, **sizes: int) -> None:
     for name, value in sizes.items():
         check_whole(who, name, value, high=2**63 - 1)
 
@@ -253,7 +237,7 @@ def fcn(size: int = 1000, *, inputs: int, classes: int) -> Fcn:
     >>> sum(p.numel() for p in fcn(1000, inputs=20, classes=2).parameters())
     23002
     """
-    _whole("fcn", size=size, inputs=inputs, classes=classes)
+    _check_sizes("fcn", size=size, inputs=inputs, classes=classes)
     return Fcn(inputs, classes, size)
 
 
@@ -266,7 +250,7 @@ def convnet(size: int = 1, *, shape: tuple[int, int, int] = (28, 28, 1), classes
     >>> sum(p.numel() for p in convnet(1).parameters())
     98654
     """
-    _whole("convnet", size=size, classes=classes)
+    _check_sizes("convnet", size=size, classes=classes)
     return Convnet(shape, classes, size)
 
 
@@ -279,7 +263,7 @@ def transformer(size: int = 1, *, length: int = 200, classes: int = 2, vocabular
     >>> sum(p.numel() for p in transformer(1).parameters())
     657122
     """
-    _whole("transformer", size=size, length=length, classes=classes, vocabulary=vocabulary)
+    _check_sizes("transformer", size=size, length=length, classes=classes, vocabulary=vocabulary)
     return Transformer(length, classes, size, vocabulary)
 
 
@@ -293,5 +277,5 @@ def resnet(depth: int = 50, *, shape: tuple[int, int, int] = (32, 32, 3), classe
     16
     """
     check_choice("resnet", "depth", depth, tuple(RESNET_BLOCKS))  # type: ignore[arg-type]
-    _whole("resnet", classes=classes)
+    _check_sizes("resnet", classes=classes)
     return Resnet(shape, classes, depth)

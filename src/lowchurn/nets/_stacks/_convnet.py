@@ -72,7 +72,7 @@ class ConvnetStack(FlatStack):
 
     # forward
 
-    def _conv_block(self, x: torch.Tensor, name: str, pad: int) -> tuple[torch.Tensor, Block]:
+    def _conv_block(self, x: torch.Tensor, name: str, pad: int, record: bool) -> tuple[torch.Tensor, Block]:
         """Convolution, bias, relu and pooling, and what the backward pass needs of them."""
         weight, bias = self.low[f"{name}.weight"].flatten(1, 3), self.low[f"{name}.bias"]
         models, rows, height, width, _ = x.shape
@@ -85,15 +85,15 @@ class ConvnetStack(FlatStack):
         else:
             columns = im2col(x, pad)
             y = torch.baddbmm(bias.unsqueeze(1), columns, weight)
-            out, which = relu_pool(y.view(models, rows, high, wide, -1))
-        return out, Block(x, columns, which, (high, wide))
+            out, which = relu_pool(y.view(models, rows, high, wide, -1), record)
+        return out, Block(x, columns if record else None, which, (high, wide))
 
-    def _forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Block, Block, Dense]:
-        """Logits, and what the backward pass needs of each layer."""
+    def _forward(self, x: torch.Tensor, record: bool) -> tuple[torch.Tensor, Block, Block, Dense]:
+        """Logits, and what the backward pass needs of each layer, which is whole with ``record`` only."""
         low = self.low
         x = x.to(self.compute).contiguous()
-        x, block1 = self._conv_block(x, "conv1", SIDE // 2)
-        x, block2 = self._conv_block(x, "conv2", 0)
+        x, block1 = self._conv_block(x, "conv1", SIDE // 2, record)
+        x, block2 = self._conv_block(x, "conv2", 0, record)
         flat = x.flatten(2)  # height, width, channel: Keras' order
         hidden1 = torch.baddbmm(low["dense1.bias"].unsqueeze(1), flat, low[LARGEST]).relu_()
         hidden2 = torch.baddbmm(low["dense2.bias"].unsqueeze(1), hidden1, low["dense2.weight"]).relu_()
@@ -108,7 +108,7 @@ class ConvnetStack(FlatStack):
         if self.kernels and rows % size:
             # Kernels are compiled for one number of rows: pad instead of compiling for another.
             x = F.pad(x, (0, 0) * (x.ndim - 2) + (0, -rows % size))
-        parts = [self._forward(part)[0] for part in (x.split(size, dim=1) if self.kernels else [x])]
+        parts = [self._forward(part, record=False)[0] for part in (x.split(size, dim=1) if self.kernels else [x])]
         return torch.cat(parts, dim=1)[:, :rows]
 
     # backward
@@ -120,7 +120,7 @@ class ConvnetStack(FlatStack):
         rows = x.shape[1]
         if self.kernels and rows != self.settings.batch_size:
             x = F.pad(x, (0, 0) * (x.ndim - 2) + (0, self.settings.batch_size - rows))
-        logits, block1, block2, dense = self._forward(x)
+        logits, block1, block2, dense = self._forward(x, record=True)
         slope = torch.zeros_like(logits)  # padded rows push nowhere
         slope[:, :rows] = self.slope(logits[:, :rows], targets, weights, coupling)
         back1 = self._dense_gradients(slope, dense)
@@ -210,10 +210,12 @@ def col2im(columns: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     return image
 
 
-def relu_pool(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """2 x 2 max pooling and relu of y (K, B, H, W, N), with a record of the winners (4: the relu closed)."""
+def relu_pool(y: torch.Tensor, record: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """2 x 2 max pooling and relu of y (K, B, H, W, N), and with ``record`` which won (4: the relu closed)."""
     height, width = y.shape[2] // 2 * 2, y.shape[3] // 2 * 2
     quarters = torch.stack([y[:, :, i:height:2, j:width:2] for i in (0, 1) for j in (0, 1)])
+    if not record:
+        return quarters.amax(0).relu(), quarters.new_empty(0)
     best, which = quarters.max(0)
     return best.relu(), torch.where(best > 0, which, 4).to(torch.uint8)
 

@@ -84,25 +84,15 @@ class GpuFcnStack(Stack):
         (packed, bias), (m, bias_m), (v, bias_v) = (t.values() for t in (self.weights, *self.moments))
         done = torch.full((self.models,), self.steps, device=packed.device, dtype=torch.int32)
         self.kernels.train_epoch(
-            packed,
-            m,
-            v,
-            bias,
-            bias_m,
-            bias_v,
-            batches.pool,
-            batches.rows,
-            batches.targets,
-            batches.weights,
-            batches.order,
-            done,
+            *(packed, m, v, bias, bias_m, bias_v),
+            *(batches.pool, batches.rows, batches.targets, batches.weights, batches.order, done),
             mate=batches.mate,
             mix=batches.mix,
             coupling=batches.coupling,
             loss="squared" if s.squared else "log",
             batch_size=s.batch_size,
             learning_rate=s.learning_rate,
-            precision={"tf32": "tf32", "ieee": "ieee"}.get(s.precision, "tf32x3"),
+            precision=s.precision if s.precision in ("tf32", "ieee") else "tf32x3",
             **self.tiles,
         )
         self.steps += math.ceil(batches.order.shape[1] / s.batch_size)

@@ -12,11 +12,7 @@ from lowchurn.nets._stacks._stack import Settings, State, StepStack
 
 
 class ModuleStack(StepStack):
-    """K copies of one module: forward by ``vmap``, backward by its vector-Jacobian product.
-
-    Buffers such as running means are mapped and updated per model; a module's own random draws (dropout) differ
-    between models but cannot be repeated one model at a time.
-    """
+    """K copies of one module: forward by ``vmap``, backward by its vector-Jacobian product."""
 
     def __init__(self, module: nn.Module, params: State, buffers: State, settings: Settings) -> None:
         super().__init__(params, settings, buffers)
@@ -28,6 +24,7 @@ class ModuleStack(StepStack):
             buffers = {name: value.clone() for name, value in buffers.items()}
             return functional_call(self.skeleton, (params, buffers), (x,)), buffers
 
+        # A module's own draws (dropout) differ between models but cannot be repeated one model at a time.
         return vmap(one, randomness="different")(params, self.buffers, x)
 
     def step(
@@ -42,6 +39,10 @@ class ModuleStack(StepStack):
             for name, value in buffers.items():
                 self.buffers[name].copy_(value)
             self.adam(gradients)
+
+    def first_logits(self, each: int, pool: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        # Of all models: the last bits of some layers depend on how many are mapped.
+        return self.logits(pool, rows.repeat_interleave(each, dim=0))[::each]
 
     @torch.no_grad()
     def outputs(self, x: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ up to its subclasses; the results must be those of a loop over single models.
 from __future__ import annotations
 
 import abc
+import copy
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,32 +35,16 @@ class Settings:
 
 @dataclass
 class Batches:
-    """What one epoch of a stack trains on. All tensors lie on the stack's device.
+    """What one epoch of a stack trains on. All tensors lie on the stack's device."""
 
-    Attributes
-    ----------
-    pool : tensor (N, ...)
-        Rows that all models share.
-    rows : tensor (K, n)
-        Each model's training rows in the pool.
-    targets, weights : tensors (K, n, m), (K, n)
-        Of those rows.
-    order : tensor (K, n)
-        Each model's shuffled positions 0 .. n - 1.
-    mate, mix : tensors (K, n), (K, steps), or None
-        Positions that are mixed in, and the share of the first in each batch.
-    coupling : tensor (K / 2,), or None
-        Models 2p and 2p + 1 are twins with this share of the loss between them.
-    """
-
-    pool: torch.Tensor
-    rows: torch.Tensor
-    targets: torch.Tensor
-    weights: torch.Tensor
-    order: torch.Tensor
-    mate: torch.Tensor | None = None
-    mix: torch.Tensor | None = None
-    coupling: torch.Tensor | None = None
+    pool: torch.Tensor  # (N, ...), rows that all models share
+    rows: torch.Tensor  # (K, n), each model's training rows in the pool
+    targets: torch.Tensor  # (K, n, m), of those rows
+    weights: torch.Tensor  # (K, n), of those rows
+    order: torch.Tensor  # (K, n), each model's shuffled positions 0 .. n - 1
+    mate: torch.Tensor | None = None  # (K, n), positions that are mixed in
+    mix: torch.Tensor | None = None  # (K, steps), the share of the first in each batch
+    coupling: torch.Tensor | None = None  # (K / 2,): models 2p and 2p + 1 are twins with this share between them
 
     def batch(self, step: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Inputs (K, B, ...), targets (K, B, m) and weights (K, B) of one step; the last one may be partial."""
@@ -86,6 +71,7 @@ class Stack(abc.ABC):
     def __init__(self, weights: State, settings: Settings, buffers: State | None = None) -> None:
         self.weights, self.buffers, self.settings = weights, buffers or {}, settings
         self.steps = 0  # of Adam; all models of a stack start together
+        self.beside: int | None = None  # of a part, the models of the whole: its rows are cut as there
 
     @cached_property
     def moments(self) -> tuple[State, State]:
@@ -114,6 +100,16 @@ class Stack(abc.ABC):
         """The likeliest class (K, N) of every row of a pool for every model; bytes, if there are not too many."""
         logits = self.logits(pool)
         return logits.argmax(dim=-1).to(torch.uint8 if logits.shape[-1] <= 256 else torch.int64)
+
+    def first_logits(self, each: int, pool: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Logits (K / each, B, m) of every ``each``-th model on its rows (K / each, B) of a pool."""
+        if each == 1:
+            return self.logits(pool, rows)
+        part = copy.copy(self)
+        part.weights, part.buffers, part.beside = dict(self.weights), dict(self.buffers), self.models
+        part.__dict__.pop("moments", None)
+        part.keep(torch.arange(0, self.models, each, device=pool.device))
+        return part.logits(pool, rows)
 
     def row_bytes(self, pool: torch.Tensor) -> int:
         """A generous estimate of what one row of a pool takes in one model while its logits are computed."""
@@ -155,7 +151,7 @@ class StepStack(Stack):
     def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         if rows is None:
             rows = torch.arange(pool.shape[0], device=pool.device).expand(self.models, -1)
-        size = max(self.settings.batch_size, 256 // max(1, self.models))
+        size = max(self.settings.batch_size, 256 // (self.beside or self.models))
         parts = [self.outputs(pool[part]) for part in rows.split(size, dim=1)]
         return torch.cat(parts, dim=1)
 
@@ -183,11 +179,7 @@ class StepStack(Stack):
 
 
 class FlatParameters:
-    """Parameters of K models in one flat buffer, name by name.
-
-    Each name's block is a contiguous (K, ...) tensor that batched products take as it is, and Adam runs over the
-    whole buffer at once.
-    """
+    """Parameters of K models in one flat buffer, name by name: Adam runs over all at once, products over each."""
 
     def __init__(self, params: State) -> None:
         first = next(iter(params.values()))

@@ -12,11 +12,7 @@ TABLE = "token.weight"
 
 
 class TransformerStack(FlatStack):
-    """K networks of :func:`~lowchurn.nets.networks.transformer`.
-
-    Dense layers are ``baddbmm`` over models and attention is one call over models times rows. Each model has its own
-    table of tokens; its gradient is added up by index into the flat buffer that Adam reads.
-    """
+    """K networks of :func:`~lowchurn.nets.networks.transformer`, each with its own table of tokens."""
 
     def __init__(self, module: Transformer, params: State, settings: Settings) -> None:
         super().__init__(params, settings)
