@@ -117,8 +117,8 @@ class SlowTrial:
             model, _, loss = self.train(strategy, 0)
             after = self.proba(model, test)
         else:
-            group, share = strategy.blend.group, strategy.blend.base
-            members = [self.train(group.strategy, j)[0] for j in range(group.count)]
+            groups, share = strategy.blend.groups, strategy.blend.base
+            members = [self.train(group.strategy, j)[0] for group in groups for j in range(group.count)]
             if strategy.blend.of == "proba":
                 after = (1 - share) * np.mean([self.proba(m, test) for m in members], axis=0) + share * before
             else:

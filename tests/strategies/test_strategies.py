@@ -31,6 +31,7 @@ from lowchurn.strategies import (
     ServedMixture,
     ShrinkPerturb,
     Soup,
+    Sticky,
     Strategy,
     Training,
     TwoTeachers,
@@ -54,8 +55,11 @@ SETTINGS = [setting for cls in strategies.ALL for setting in paper_grid(cls)]
 def test_every_setting_answers_every_question(strategy):
     assert 0 <= strategy.base_share <= 1
     assert strategy.limit is None or 0 < strategy.limit < 1
-    assert strategy.dial is None or (strategy.blend is not None and strategy.dial == strategy.blend.base)
-    for part in (strategy.teachers, strategy.blend and strategy.blend.group):
+    assert strategy.dial is None or (
+        strategy.blend is not None
+        and strategy.dial == (strategy.blend.base if strategy.blend.margin is None else strategy.blend.margin)
+    )
+    for part in (strategy.teachers, *(strategy.blend.groups if strategy.blend else ())):
         assert part is None or (part.count >= 1 and part.strategy.blend is None)  # what is trained is one model
     assert strategy.mixing is None or strategy.mixing > 0
     assert strategy.coupling is None or 0 < strategy.coupling <= 1
@@ -107,7 +111,7 @@ def test_strategies_from_data_are_checked():
 def test_the_neutral_setting_is_a_cold_start(cls):
     if cls.neutral is None:
         # No parameter turns these into a cold start: they start from the base, or are made of several models.
-        assert cls in (WarmStart, Soup, Interpolate, ServedMixture, TwoTeachers)
+        assert cls in (WarmStart, Soup, Interpolate, ServedMixture, TwoTeachers, Sticky)
         return
     neutral, cold = cls(**cls.neutral), ColdStart()
     for answer in ("base_share", "mixing", "coupling", "limit", "teachers", "blend"):
@@ -216,7 +220,8 @@ def brute_force(strategy: Strategy) -> tuple[list, object]:
     if blend is None:
         made = train(strategy, 0)
     else:
-        made = (blend.of, tuple(train(blend.group.strategy, j) for j in range(blend.group.count)), blend.base)
+        members = tuple(train(group.strategy, j) for group in blend.groups for j in range(group.count))
+        made = (blend.of, members, blend.base, blend.margin)
     return called, made
 
 
@@ -228,7 +233,7 @@ def executed(made: Plan) -> dict[Strategy, object]:
     return {
         strategy: models[recipe.members[0]]
         if recipe.of == "model"
-        else (recipe.of, tuple(models[one] for one in recipe.members), recipe.base_share)
+        else (recipe.of, tuple(models[one] for one in recipe.members), recipe.base_share, recipe.margin)
         for strategy, recipe in made.recipes.items()
     }
 

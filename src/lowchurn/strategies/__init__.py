@@ -17,6 +17,7 @@ from lowchurn.strategies._paper import (
     WarmStart,
 )
 from lowchurn.strategies._plan import Plan, Recipe, Training, plan
+from lowchurn.strategies._sticky import Sticky
 from lowchurn.strategies._strategy import (
     STARTS,
     TENTHS,
@@ -46,6 +47,7 @@ __all__ = [
     "ServedMixture",
     "ShrinkPerturb",
     "Soup",
+    "Sticky",
     "Strategy",
     "TwoTeachers",
     "WarmStart",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import lowchurn.strategies._dial as dial
 import lowchurn.strategies._field as field
 import lowchurn.strategies._paper as paper
+import lowchurn.strategies._sticky as sticky
 from lowchurn._checks import unknown_name
 from lowchurn.strategies._strategy import Parameter, Strategy, check_names
 
@@ -26,6 +27,7 @@ ALL: tuple[type[Strategy], ...] = (
     dial.Interpolate,
     dial.TwoTeachers,
     dial.ServedMixture,
+    sticky.Sticky,
     field.FocalDistill,
     field.Dissonance,
     field.Constrained,

@@ -59,7 +59,7 @@ class Soup(_TowardBase):
 
     @property
     def blend(self) -> Blend:
-        return Blend(Group(WarmStart(), self.members), "weights", self.toward_base)
+        return Blend((Group(WarmStart(), self.members),), "weights", self.toward_base)
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Interpolate(_TowardBase):
     Examples
     --------
     >>> from lowchurn.strategies import Interpolate
-    >>> Interpolate(0.25).blend.group.count
-    1
+    >>> Interpolate(0.25).blend.groups
+    (Group(strategy=WarmStart(), count=1),)
     """
 
     toward_base: float = 0.0
@@ -86,7 +86,7 @@ class Interpolate(_TowardBase):
 
     @property
     def blend(self) -> Blend:
-        return Blend(Group(WarmStart(), 1), "weights", self.toward_base)
+        return Blend((Group(WarmStart(), 1),), "weights", self.toward_base)
 
 
 class _OfRetrains(Started):
@@ -137,7 +137,7 @@ class ServedMixture(_OfRetrains):
 
     @property
     def blend(self) -> Blend:
-        return Blend(self._retrains, "proba", self.dial)
+        return Blend((self._retrains,), "proba", self.dial)
 
     @property
     def dial(self) -> float:
@@ -198,7 +198,7 @@ class TwoTeachers(_OfRetrains):
     def blend(self) -> Blend | None:
         if self.students == 1:
             return None
-        return Blend(Group(dataclasses.replace(self, students=1), self.students), "weights", 0.0)
+        return Blend((Group(dataclasses.replace(self, students=1), self.students),), "weights", 0.0)
 
     def _targets(self, onehot: Array, base_proba: Array) -> Array:
         return self.lam * onehot + (1 - self.lam) * base_proba

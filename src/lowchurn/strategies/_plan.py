@@ -27,12 +27,14 @@ class Recipe:
     """How a strategy is made of trainings.
 
     ``of`` is "model" where it is its one training, "weights" or "proba" where it is
-    ``(1 - base_share)`` of the mean of its members and ``base_share`` of the base.
+    ``(1 - base_share)`` of the mean of its members and ``base_share`` of the base. With a ``margin`` the base's
+    decision is kept unless another class is likelier by more than it (see :class:`lowchurn.theory.Margin`).
     """
 
     of: Literal["model", "weights", "proba"]
     members: tuple[Training, ...]
     base_share: float = 0.0
+    margin: float | None = None
 
     @cached_property
     def teachers(self) -> tuple[Training, ...]:
@@ -93,7 +95,8 @@ def _recipe(strategy: Strategy) -> Recipe:
     blend = strategy.blend
     if blend is None:
         return Recipe("model", (Training(strategy),))
-    return Recipe(blend.of, _members(blend.group), blend.base)
+    members = tuple(one for group in blend.groups for one in _members(group))
+    return Recipe(blend.of, members, blend.base, blend.margin)
 
 
 def _members(group: Group | None) -> tuple[Training, ...]:

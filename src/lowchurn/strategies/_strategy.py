@@ -12,7 +12,7 @@ describe it, and an engine or learner needs no others. How a model is trained:
 And what is made of trained models:
 
 - ``teachers``: a group of retrains whose mean prediction stands in for the labels, or None;
-- ``blend``: a group of models, and perhaps the base, that are averaged instead of trained, or None.
+- ``blend``: models, and perhaps the base, that are averaged instead of trained, or None.
 """
 
 from __future__ import annotations
@@ -56,11 +56,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Blend:
-    """``(1 - base)`` of the mean of a group's models and ``base`` of the base, in weights or in probabilities."""
+    """``(1 - base)`` of the mean of some groups' models and ``base`` of the base, in weights or in probabilities.
 
-    group: Group
+    With a ``margin`` the base's decision is kept unless another class is likelier by more than it.
+    """
+
+    groups: tuple[Group, ...]
     of: Literal["weights", "proba"]
     base: float
+    margin: float | None = None
 
 
 @dataclass(frozen=True)
