@@ -41,10 +41,11 @@ from lowchurn.estimator._frontier import Candidate, Selection
 from lowchurn.estimator._measuring import Terms
 from lowchurn.learners._all import ALL
 from lowchurn.selection import Certificate
+from lowchurn.theory import Margin
 
 ABOUT = "lowchurn.json"
 HASHES = "sha256"
-FORMAT = 3  # 1 had no checksums of its parts; 1 and 2 have the parameters of candidates in words
+FORMAT = 4  # 1 had no checksums of its parts; 1 and 2 have the parameters of candidates in words; 4 has rules
 MOST_FEATURES = 10**8
 COUNTS = ("train", "choose", "certify")
 BASE = -1  # the place of the base among the models of a dial
@@ -156,15 +157,25 @@ class Entry:
     dtype: str = ""
     mean: int | None = None
     toward_base: str | None = None
+    rule: RuleEntry | None = None
+
+
+@dataclass(frozen=True)
+class RuleEntry:
+    """The rule by which decisions of the base are kept."""
+
+    margin: str
+    ratio: str
 
 
 @dataclass(frozen=True)
 class OfferEntry:
-    """What could be served from the dial: weights of models by their place, and what was measured."""
+    """What could be served from the dial: weights of models by their place, the rule, and what was measured."""
 
     weights: list[tuple[int, str]]
     candidate: Candidate
     cost: str
+    rule: RuleEntry | None = None
 
 
 @dataclass(frozen=True)
@@ -196,6 +207,7 @@ class Description:
     frontier: list[Candidate]
     certificate: Certificate | None
     dial: DialEntry | None = None
+    rule: RuleEntry | None = None
 
 
 def read_description(about: dict[str, Any], names: Iterable[str]) -> Description:
@@ -251,6 +263,16 @@ def check_entry(what: str, entry: Entry, parts: list[str], base: bool = False) -
     for folder in folders:
         if not entry.folder.endswith("/") or not any(name.startswith(folder) for name in parts):
             raise Refused(f"load: {what} has no files in its folder {folder!r}.")
+
+
+def read_rule(entry: RuleEntry | None) -> Margin | None:
+    """The rule that a file contains."""
+    if entry is None:
+        return None
+    margin, ratio = (hex_number(f"the {name} of the rule", getattr(entry, name)) for name in ("margin", "ratio"))
+    if not 0 <= min(margin, ratio):
+        raise Refused(f"load: the rule must have a margin and a ratio of at least 0, got {margin:g} and {ratio:g}.")
+    return Margin(margin, ratio)
 
 
 def check_weights(what: str, weights: Mapping[int, str | None]) -> dict[int, float]:

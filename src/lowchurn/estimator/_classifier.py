@@ -35,10 +35,20 @@ from lowchurn.estimator._policy import (
     fall_back,
     mixtures,
 )
-from lowchurn.estimator._production import Asked, Base, GivenBase, find_base
+from lowchurn.estimator._production import Asked, Base, GivenBase, find_base, row_count
 from lowchurn.estimator._saving import read_model, write_model
 from lowchurn.estimator._serving import Served
-from lowchurn.estimator._split import Part, Split, as_mask, check_weights, split_for_budget, take_rows
+from lowchurn.estimator._split import (
+    Part,
+    Split,
+    Traffic,
+    as_mask,
+    check_weights,
+    split_for_budget,
+    split_traffic,
+    stacked,
+    take_rows,
+)
 from lowchurn.estimator._to_try import Goal, ToTry, to_try, try_all
 from lowchurn.estimator._training import (
     Capability,
@@ -168,8 +178,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         ids: ArrayLike | None = None,
         new: ArrayLike | None = None,
         held_out: ArrayLike | None = None,
+        traffic: Rows | None = None,
     ) -> Self:
-        """Train candidates, choose among them on held-out rows, certify if asked.
+        """Train candidates, choose among them on held-out rows or on traffic, certify if asked.
 
         Parameters
         ----------
@@ -192,6 +203,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             only: on rows that it has learned by heart the base looks better, and churn smaller, than it will be.
         held_out : array, optional
             The rows to hold out, as a mask or as positions, instead of a random share.
+        traffic : table of shape (t, features), optional
+            Recent rows without labels, such as those that production decided last week. Churn is then measured,
+            budgeted and certified on them, and all rows with labels are trained on, apart from ``held_out``.
         """
         check_parameters(self.get_params(deep=False))
         given = base_proba is not None
@@ -218,47 +232,60 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 "Give base=, or base_proba at fit."
             )
         rows = Split(Part(np.arange(len(index)), weight))
-        if base is not None:
+        recent = self._traffic(traffic, base, X)
+        if recent is not None and held_out is None:
+            rows = Split(rows.train, Part(np.arange(0), None))
+        elif base is not None:
             rows = split_for_budget(
                 X,
                 index,
                 weight,
                 self.classes_,
                 max_churn=self.max_churn,
-                confidence=self.confidence,
+                confidence=self.confidence if recent is None else None,
                 validation_fraction=self.validation_fraction,
                 new=as_mask("new", new, len(index)),
                 held_out=as_mask("held_out", held_out, len(index)),
                 seed=self._seed() or 0,
             )
-        trials = self._try(X, index, rows, base)
+        trials = self._try(X, index, rows, base, recent)
         self.frontier_ = trials.frontier
         if base is None:
             return self._serve_plain(trials, rows)
         warn_of_base(base, trials, new is not None or held_out is not None, stacklevel=2)
-        return self._choose(trials, base, X, index, rows)
+        return self._choose(trials, base, X, index, rows, recent)
 
-    def _try(self, X: Rows, index: np.ndarray, rows: Split, base: Base | GivenBase | None) -> Trials:
+    def _try(
+        self, X: Rows, index: np.ndarray, rows: Split, base: Base | GivenBase | None, recent: Traffic | None
+    ) -> Trials:
         """Train and measure; without a base the plain retrain alone, on no rows."""
         ruler, wanted, base_proba, X_choose = None, ToTry(), None, None
         if base is not None and rows.choose is not None:
-            ruler = self._ruler(base, X, index, rows.choose)
+            ruler, X_choose = self._ruler(base, X, index, rows.choose, None if recent is None else recent.choose)
             check_base(base, ruler, self.classes_)
             warn_of_few_rows(ruler.terms, self.max_churn, stacklevel=3)
         can = Capability(self.estimator_, self.classes_, base, X)
         if base is not None and rows.choose is not None:
             wanted = to_try(self.strategies, self.search, can)
             base_proba = base.proba(base.at(X, rows.train.rows))
-            X_choose = _safe_indexing(X, rows.choose.rows)
         X_train = _safe_indexing(X, rows.train.rows)
         data = TrainingRows(X_train, index[rows.train.rows], rows.train.weight, base_proba, self.classes_)
         certified = 0 if rows.certify is None else int(rows.certify.weights.sum())
+        certified = certified if recent is None else recent.counts.get("certify", 0)
         with progress(self.verbose) as bar:
             trials = Trials(Trainer(can, data, self.n_jobs, self._seed(), bar), ruler, X_choose)
             try_all(wanted, trials, Goal(self.max_churn, self.confidence, certified), bar)
         return trials
 
-    def _choose(self, trials: Trials, base: Base | GivenBase, X: Rows, index: np.ndarray, rows: Split) -> Self:
+    def _choose(
+        self,
+        trials: Trials,
+        base: Base | GivenBase,
+        X: Rows,
+        index: np.ndarray,
+        rows: Split,
+        recent: Traffic | None,
+    ) -> Self:
         """Choose what is served among all that was measured, and certify it."""
         ruler = trials.ruler
         assert ruler is not None
@@ -266,9 +293,10 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         mixed = self.select == "mixture"
         offers = mixtures(trials, ruler, self.max_churn, servable) if mixed else trials.offers
         changes = None
-        if rows.certify is not None:
-            judge = self._ruler(base, X, index, rows.certify)
-            changes = certified_changes(offers, judge, _safe_indexing(X, rows.certify.rows))
+        unseen = None if recent is None else recent.certify
+        if rows.certify is not None or unseen is not None:
+            judge, X_certify = self._ruler(base, X, index, rows.certify or Part(np.arange(0), None), unseen)
+            changes = certified_changes(offers, judge, X_certify)
         choices = Choices(
             offers=offers,
             plain=trials.plain.offer,
@@ -277,7 +305,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             changes=changes,
             base=servable,
             trainings=trials.trainer.bar.done,
-            rows=rows.counts,
+            rows=rows.counts | ({} if recent is None else recent.counts),
             notes=tuple(filter(None, [decides_otherwise(ruler), *trials.notes])),
         )
         self._choices = choices if any(row.dial >= 0 for row in self.frontier_) else None
@@ -299,7 +327,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if choice.why:
             warnings.warn(f"{WHO}: {choice.why}", stacklevel=stacklevel)
         self.selection_ = choices.selection(choice, self.max_churn)
-        self._expose(Served(choice.offer.weights, self.classes_))
+        self._expose(Served(choice.offer.weights, self.classes_, rule=choice.offer.rule))
         return choice
 
     def _serve_plain(self, trials: Trials, rows: Split) -> Self:
@@ -313,8 +341,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self._expose(Served(trials.plain.offer.weights, self.classes_))
         return self
 
-    def dial(self, max_churn: float, *, confidence: float | None = None) -> Self:
-        """The model for another budget, at once and without training.
+    def dial(self, max_churn: float, *, confidence: float | None = None, traffic: Rows | None = None) -> Self:
+        """The model for another budget or for today's traffic, at once and without training.
 
         It is chosen among the very candidates in ``frontier_``, on the same held-out rows; this model stays as it is.
 
@@ -326,6 +354,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             Certify it with this confidence; that of ``fit`` by default. Needs the rows that a ``fit`` with
             ``confidence`` holds out. Each certificate speaks for its own budget alone: to hold several at once, share
             the risk out among them (0.975 each for two at 0.95).
+        traffic : table of shape (t, features), optional
+            Recent rows without labels: churn is measured again, budgeted and certified on them.
 
         Returns
         -------
@@ -355,14 +385,29 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         other.max_churn = max_churn
         other.confidence = self.confidence if confidence is None else confidence
         check_parameters(other.get_params(deep=False))
+        if traffic is not None:
+            choices = other._on_traffic(choices, traffic)
         if other.confidence is not None and choices.changes is None:
             raise ValueError(
                 f"{WHO}: confidence needs rows that nothing else has seen, and this model was fitted without. "
-                "Fit with confidence=."
+                "Fit with confidence=, or give traffic=."
             )
         warn_of_few_rows(choices.terms, max_churn, stacklevel=2)
         other._serve(choices, lambda: choices.nearest(max_churn), stacklevel=3)
         return other
+
+    def _on_traffic(self, choices: Choices, traffic: Rows) -> Choices:
+        """The same offers, with churn as it is on some traffic."""
+        recent = self._traffic(traffic, choices.base, self._check_new_rows(traffic))
+        assert recent is not None
+        assert choices.base is not None
+        none, nobody = np.arange(0), Part(np.arange(0), None)
+        ruler, X = self._ruler(choices.base, recent.choose, none, nobody, recent.choose)
+        changes = None
+        if recent.certify is not None:
+            judge, X_certify = self._ruler(choices.base, recent.certify, none, nobody, recent.certify)
+            changes = certified_changes(choices.offers, judge, X_certify)
+        return choices.measured_on(ruler, X, changes, recent.counts)
 
     @property
     def has_dial(self) -> bool:
@@ -373,15 +418,32 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self._served = served
         self.model_, self.preprocessing_ = served.model_, served.preprocessing_
 
-    def predict_proba(self, X: Rows) -> np.ndarray:
-        """Probabilities of the classes in the order of ``classes_``."""
-        check_is_fitted(self)
-        return self._served.predict_proba(self._check_new_rows(X))
+    def predict_proba(self, X: Rows, previous: ArrayLike | None = None) -> np.ndarray:
+        """Probabilities of the classes in the order of ``classes_``; they agree with :meth:`predict`.
 
-    def predict(self, X: Rows) -> np.ndarray:
-        """The likeliest class of each row."""
+        Parameters
+        ----------
+        X : table of shape (n, features)
+            Rows.
+        previous : array of shape (n,), optional
+            The decisions that the rows have now, which a sticky model keeps where the evidence for a change is small;
+            None or NaN where a row has none. Without it the base is asked. Other models do not need it.
+        """
         check_is_fitted(self)
-        return self._served.predict(self._check_new_rows(X))
+        return self._served.predict_proba(self._check_new_rows(X), previous)
+
+    def predict(self, X: Rows, previous: ArrayLike | None = None) -> np.ndarray:
+        """The class of each row.
+
+        Parameters
+        ----------
+        X : table of shape (n, features)
+            Rows.
+        previous : array of shape (n,), optional
+            The decisions that the rows have now: see :meth:`predict_proba`.
+        """
+        check_is_fitted(self)
+        return self._served.predict(self._check_new_rows(X), previous)
 
     def predict_log_proba(self, X: Rows) -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""
@@ -445,11 +507,39 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             return None if self.random_state is None else int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _ruler(self, base: Base | GivenBase, X: Rows, index: np.ndarray, part: Part) -> Ruler:
-        rows = base.at(X, part.rows)
-        proba, decisions = base.proba(rows), base.decisions(rows)
-        score, hard = get_score(self.proper_score), self.churn == "hard"
-        return Ruler(index[part.rows], part.weights, proba, decisions, score, hard)
+    def _ruler(
+        self, base: Base | GivenBase, X: Rows, index: np.ndarray, part: Part, traffic: Rows | None = None
+    ) -> tuple[Ruler, Rows]:
+        """What measures on some rows and on traffic, and the rows of both."""
+        measured = _safe_indexing(X, part.rows) if len(part.rows) or traffic is None else traffic
+        if traffic is not None and len(part.rows):
+            measured = stacked(measured, traffic)
+        more = row_count(measured) - len(part.rows)
+        rows = base.at(X, part.rows) if traffic is None else measured
+        return Ruler(
+            np.append(index[part.rows], np.full(more, -1)),
+            np.append(part.weights, np.zeros(more)),
+            base.proba(rows),
+            base.decisions(rows),
+            get_score(self.proper_score),
+            self.churn == "hard",
+            None if traffic is None else np.append(np.zeros(len(part.rows)), np.ones(more)),
+        ), measured
+
+    def _traffic(self, traffic: Rows | None, base: Base | GivenBase | None, X: Rows) -> Traffic | None:
+        """Traffic, checked as rows to predict are."""
+        if traffic is None:
+            return None
+        if not isinstance(base, Base):
+            raise ValueError(
+                f"{WHO}: traffic needs a base that can be asked about it, got {'none' if base is None else 'a table'}. "
+                "Give base= as a fitted model, a function or a file."
+            )
+        traffic = self._check_new_rows(traffic)
+        if row_count(traffic) == 0:
+            raise ValueError(f"{WHO}: traffic must have at least one row, got an empty table.")
+        stacked(_safe_indexing(X, np.arange(1)), _safe_indexing(traffic, np.arange(1)))  # of one kind
+        return split_traffic(traffic, self.max_churn, self.confidence, self._seed() or 0)
 
     def __sklearn_clone__(self) -> LowChurnClassifier:
         # The base is fitted and stays so: it is what is compared with, not something to train.

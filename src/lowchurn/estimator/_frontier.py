@@ -190,7 +190,7 @@ class Selection:
     trainings : int
         Models trained in all, the plain retrain among them.
     rows : dict
-        How many rows were used to train, choose and certify.
+        How many rows were used to train, choose and certify; and how many rows of traffic churn was measured on.
     notes : tuple of str
         What else to know: that the base is served unchanged and why, what failed, how many rounds were trained.
 
@@ -221,9 +221,15 @@ class Selection:
         parts = [name if weight == 1 else f"{weight:.3g} {name}" for name, weight in self.served.items()]
         measured = ""
         if not math.isnan(self.churn):
-            measured = (
-                f" Accuracy {self.accuracy:.1%}, churn {self.churn:.3g}, broken {self.broken:.1%} "
-                f"on {self.rows['choose']} held-out rows;"
-            )
+            held_out, traffic = f"on {self.rows['choose']} held-out rows", self.rows.get("traffic", 0)
+            rows = f" on {traffic} rows of traffic" if traffic else ""
+            labelled = f"accuracy {self.accuracy:.1%}, broken {self.broken:.1%} {held_out};"
+            if math.isnan(self.accuracy):
+                labelled = "accuracy is not measured, because all rows with labels were trained on;"
+            measured = f" Churn {self.churn:.3g}{rows}, {labelled}"
+            if not traffic:
+                measured = (
+                    f" Accuracy {self.accuracy:.1%}, churn {self.churn:.3g}, broken {self.broken:.1%} {held_out};"
+                )
         many = "training" if self.trainings == 1 else "trainings"
         return " ".join([f"{' + '.join(parts)}: {self.rule}.{measured} {self.trainings} {many}.", *self.notes])

@@ -24,7 +24,7 @@ def target_labels(y: ArrayLike) -> np.ndarray:
     """The labels to learn, one per row: none is missing, and all can be put in order."""
     labels = as_labels(y)
     labels = column_or_1d(labels, warn=True) if labels.ndim != 1 else labels
-    if missing_labels(labels):
+    if missing_labels(labels).any():
         raise ValueError(f"{WHO}: y must not have missing labels. Input y contains NaN.")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError(f"{WHO}: y must be finite. Input y contains infinity.")
@@ -39,13 +39,15 @@ def target_labels(y: ArrayLike) -> np.ndarray:
     return labels
 
 
-def missing_labels(labels: np.ndarray) -> int:
-    """How many labels are None, NaN, NaT or pandas' NA."""
+def missing_labels(labels: np.ndarray) -> np.ndarray:
+    """Which labels are None, NaN, NaT or pandas' NA, as a mask."""
     if labels.dtype.kind == "f":
-        return int(np.isnan(labels).sum())
+        return np.isnan(labels)
     if labels.dtype.kind == "M":
-        return int(np.isnat(labels).sum())
-    return sum(map(_is_missing, labels.ravel().tolist())) if labels.dtype.kind == "O" else 0
+        return np.isnat(labels)
+    if labels.dtype.kind != "O":
+        return np.zeros(labels.shape, dtype=bool)
+    return np.array([_is_missing(label) for label in labels.ravel().tolist()], dtype=bool).reshape(labels.shape)
 
 
 def _is_missing(label: Any) -> bool:
@@ -80,7 +82,7 @@ def codes(who: str, decided: Any, classes: np.ndarray) -> np.ndarray:
         labels = labels.ravel()  # CatBoost's answer for several classes
     if labels.ndim != 1:
         raise ValueError(f"{WHO}: {who} must give one label per row, got shape {labels.shape}.")
-    if missing := missing_labels(labels):
+    if missing := int(missing_labels(labels).sum()):
         raise ValueError(f"{WHO}: {who} must decide every row, got {missing} missing decision(s).")
     if labels.dtype.kind == "O":
         places: dict[Any, int] = {}

@@ -23,6 +23,7 @@ from lowchurn.estimator._training import Trainer
 from lowchurn.metrics import decide
 from lowchurn.scoring import Score
 from lowchurn.strategies import ColdStart, Strategy, Training, plan
+from lowchurn.theory import Margin
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,12 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """What could be served: weights of models, measured on the rows to choose on."""
+    """What could be served: weights of models and the rule that keeps decisions, measured on the rows to choose on."""
 
     weights: Weights
     candidate: Candidate
     cost: float = math.nan
+    rule: Margin | None = None
 
     @property
     def churn(self) -> float:
@@ -56,7 +58,8 @@ class Offer:
 class Ruler:
     """Measures probabilities of some rows against their labels and the base.
 
-    With ``alone`` they are those of the base alone, which decides as it does in production.
+    Rows of traffic have no label, and no weight in what needs one; where there are any, churn is measured on them
+    alone. With ``alone`` the probabilities are those of the base alone, which decides as it does in production.
     """
 
     y: np.ndarray
@@ -65,10 +68,20 @@ class Ruler:
     base_decisions: np.ndarray
     score: Score
     hard: bool
+    traffic: np.ndarray | None = None  # weights of the rows that churn is measured on, where they are others
+
+    @property
+    def churn_weights(self) -> np.ndarray:
+        return self.weights if self.traffic is None else self.traffic
+
+    @property
+    def labelled(self) -> bool:
+        """Whether any row has a label."""
+        return bool(self.weights.any())
 
     @property
     def terms(self) -> Terms:
-        return Terms(self.hard, self.score.name, effective_rows(self.weights))
+        return Terms(self.hard, self.score.name, effective_rows(self.churn_weights))
 
     @property
     def bound(self) -> float:
@@ -76,7 +89,12 @@ class Ruler:
         return 1.0 if self.hard else float(self.score.bound or math.inf)
 
     def mean(self, values: np.ndarray) -> float:
-        return float(np.average(values, weights=self.weights))
+        """The mean over the rows with a label; NaN where there is none."""
+        return float(np.average(values, weights=self.weights)) if self.labelled else math.nan
+
+    def mean_change(self, values: np.ndarray) -> float:
+        """The mean over the rows that churn is measured on."""
+        return float(np.average(values, weights=self.churn_weights))
 
     def decided(self, proba: np.ndarray, alone: bool = False) -> np.ndarray:
         """The likeliest class of each row, as an index."""
@@ -92,10 +110,15 @@ class Ruler:
         return np.asarray(self.base_decisions == self.y)
 
     def risk(self, proba: np.ndarray) -> float:
-        return self.mean(self.score.loss(self.y, proba))
+        return self.mean(self.score.loss(np.maximum(self.y, 0), proba))
 
     def cost(self, proba: np.ndarray, alone: bool = False) -> float:
-        """What is to be small within the budget: the error for hard churn, the score for soft churn."""
+        """What is to be small within the budget: the error for hard churn, the score for soft churn.
+
+        Without labels it is the decisions that stay: the budget is spent.
+        """
+        if not self.labelled:
+            return self.bound - self.mean_change(self.changes(proba, alone))
         return self.mean((~self.right(proba, alone)).astype(float)) if self.hard else self.risk(proba)
 
     def changes(self, proba: np.ndarray, alone: bool = False) -> np.ndarray:
@@ -105,32 +128,35 @@ class Ruler:
         return np.maximum(self.score.divergence(self.base_proba, proba), 0.0)
 
     def churn(self, proba: np.ndarray) -> float:
-        return self.mean(self.changes(proba))
+        return self.mean_change(self.changes(proba))
 
     def measure(self, candidate: Candidate, proba: np.ndarray, alone: bool = False) -> Candidate:
         """The candidate with what it does on these rows."""
         changes, right = self.changes(proba, alone), self.right(proba, alone)
-        copies = whole_numbers(self.weights)
         hits = {"accuracy": right, "broken": self.base_right & ~right, "fixed": right & ~self.base_right}
-        intervals = {name: share_of_rows(rows, self.weights, copies) for name, rows in hits.items()}
-        hard = share_of_rows(changes > 0, self.weights, copies) if self.hard else None
-        intervals["churn"] = weighted_mean(changes, self.weights) if hard is None else hard
+        intervals = {}
+        if self.labelled:
+            copies = whole_numbers(self.weights)
+            intervals = {name: share_of_rows(rows, self.weights, copies) for name, rows in hits.items()}
+        among = self.churn_weights
+        hard = share_of_rows(changes > 0, among, whole_numbers(among)) if self.hard else None
+        intervals["churn"] = weighted_mean(changes, among) if hard is None else hard
         values: dict[str, Any] = {f"{name}_interval": (found.low, found.high) for name, found in intervals.items()}
         return dataclasses.replace(
             candidate,
             risk=self.risk(proba),
             accuracy=1 - self.mean((~right).astype(float)),
-            churn=self.mean(changes),
+            churn=self.mean_change(changes),
             broken=self.mean(hits["broken"]),
             fixed=self.mean(hits["fixed"]),
-            rows=effective_rows(self.weights),
+            rows=effective_rows(self.churn_weights),
             **values,
         )
 
-    def offer(self, weights: Weights, candidate: Candidate, proba: np.ndarray) -> Offer:
+    def offer(self, weights: Weights, candidate: Candidate, proba: np.ndarray, rule: Margin | None = None) -> Offer:
         """What could be served, with what it does on these rows."""
         alone = base_alone(weights)
-        return Offer(weights, self.measure(candidate, proba, alone), self.cost(proba, alone))
+        return Offer(weights, self.measure(candidate, proba, alone), self.cost(proba, alone), rule)
 
 
 class Diverged(RuntimeError):
@@ -216,10 +242,15 @@ class Trials:
             return Tried(Offer({}, self._candidate(strategy, cannot, "skipped")))
         assert self.ruler is not None
         try:
-            weights, left_out = self.trainer.made(plan([strategy]).recipes[strategy])
+            recipe = plan([strategy]).recipes[strategy]
+            weights, left_out = self.trainer.made(recipe)
             proba = self.proba(weights)
             self._refuse_diverged(strategy, proba)
-            return Tried(self.ruler.offer(weights, self._candidate(strategy, left_out), proba), proba)
+            rule = None
+            if recipe.margin is not None and not base_alone(weights):
+                rule = Margin(recipe.margin)
+                proba = rule.proba(proba, self.ruler.base_decisions)
+            return Tried(self.ruler.offer(weights, self._candidate(strategy, left_out), proba, rule), proba)
         except Exception as error:
             reason = f"{type(error).__name__}: {one_line(error)}"
             return Tried(Offer({}, self._candidate(strategy, reason, "failed")))
@@ -319,7 +350,7 @@ def decides_otherwise(ruler: Ruler) -> str:
     other = known & (ruler.base_decisions != decide(ruler.base_proba))
     tied = np.sort(ruler.base_proba, axis=1)[:, -2:]
     other &= tied[:, 1] - tied[:, 0] > 1e-6  # equal ones may fall either way
-    share = ruler.mean(other)
+    share = ruler.mean_change(other)
     if share == 0:
         return ""
     return (

@@ -7,9 +7,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from lowchurn._estimates import share_of_rows, weighted_mean
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Selection
 from lowchurn.estimator._measuring import Offer, Ruler, Terms, Trials, Tried
@@ -26,7 +28,7 @@ LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a predictio
 def _mixed_in(record: Tried) -> bool:
     """Whether a candidate has a place in a mixture; a mixture itself has not, and of a dial every tenth has."""
     dial = record.offer.candidate.dial
-    whole = not any(isinstance(part, Base) for part in record.offer.weights)
+    whole = record.offer.rule is None and not any(isinstance(part, Base) for part in record.offer.weights)
     return whole and (math.isnan(dial) or round(10 * dial, 9).is_integer())
 
 
@@ -184,6 +186,26 @@ class Choices:
             found |= {part.new: None, part: None} if isinstance(part, OnDial) else {part: None}
         return list(found)
 
+    def measured_on(
+        self, ruler: Ruler, X: Rows, changes: Sequence[np.ndarray] | None, counts: Mapping[str, int]
+    ) -> Choices:
+        """The same offers with their churn on other rows, which have no labels; the rest stays as it was measured."""
+        found = []
+        for offer, values in zip(self.offers, certified_changes(self.offers, ruler, X), strict=True):
+            each = np.ones(len(values))
+            share = share_of_rows(values > 0, each, copies=True) if self.terms.hard else weighted_mean(values, each)
+            measured: dict[str, Any] = {
+                "churn": share.value,
+                "churn_interval": (share.low, share.high),
+                "rows": float(len(values)),
+            }
+            candidate = dataclasses.replace(offer.candidate, **measured)
+            found.append(dataclasses.replace(offer, candidate=candidate))
+        terms = dataclasses.replace(self.terms, rows=ruler.terms.rows)
+        plain = found[self.offers.index(self.plain)] if self.plain in self.offers else self.plain
+        rows = {**self.rows, "certify": 0, **counts}
+        return dataclasses.replace(self, offers=found, plain=plain, terms=terms, changes=changes, rows=rows)
+
     def choose(
         self, budget: float | None, confidence: float | None, last_resort: Callable[[], tuple[Offer, str]]
     ) -> Choice:
@@ -257,14 +279,18 @@ class Choices:
 
 def certified_changes(offers: Sequence[Offer], judge: Ruler, X: Rows) -> list[np.ndarray]:
     """Churn of each offer on each row for the certificate; rows that count several times are written out."""
-    copies = judge.weights.astype(int) if whole_numbers(judge.weights) else None
+    weights = judge.churn_weights
+    copies = weights.astype(int) if whole_numbers(weights) else None
     uses = Counter(part for offer in offers for part in offer.weights)
     kept: dict[Part, np.ndarray] = {}
     found = []
     for offer in offers:
         each = {part: kept[part] if part in kept else _proba(part, judge, X) for part in offer.weights}
         kept |= {part: proba for part, proba in each.items() if uses[part] > 1}
-        values = judge.changes(weighted(each, offer.weights), base_alone(offer.weights))
+        proba = weighted(each, offer.weights)
+        if offer.rule is not None:
+            proba = offer.rule.proba(proba, judge.base_decisions)
+        values = judge.changes(proba, base_alone(offer.weights))
         found.append(values if copies is None else np.repeat(values, copies))
     return found
 

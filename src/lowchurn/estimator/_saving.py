@@ -23,6 +23,7 @@ from lowchurn.estimator._archive import (
     FORMAT,
     DialEntry,
     Entry,
+    RuleEntry,
     check_weights,
     classes_of,
     is_archive,
@@ -31,6 +32,7 @@ from lowchurn.estimator._archive import (
     parse_archive,
     read_description,
     read_file,
+    read_rule,
     write_archive,
 )
 from lowchurn.estimator._frontier import Frontier
@@ -47,6 +49,7 @@ from lowchurn.learners._model import BehindPreprocessing, split_pipeline, unwrap
 from lowchurn.learners._sklearn import RowsLearner
 from lowchurn.learners._skops import load_skops
 from lowchurn.learners._torch import NetworkClassifier, network_name
+from lowchurn.theory import Margin
 
 KEPT = ("max_churn", "churn", "select", "search", "confidence", "validation_fraction", "n_jobs", "verbose")
 SETTINGS = (*KEPT, "random_state", "proper_score", "strategies")
@@ -80,8 +83,13 @@ def write_model(model: Any, path: str | Path, dial: bool | None = False) -> None
         "frontier": [_record(row) for row in model.frontier_],
         "certificate": _record(model.certificate_),
         "dial": _dial(choices, files) if dial else None,
+        "rule": _rule(model._served.rule),
     }
     write_archive(path, about, files)
+
+
+def _rule(rule: Margin | None) -> dict[str, str] | None:
+    return None if rule is None else {"margin": rule.margin.hex(), "ratio": rule.ratio.hex()}
 
 
 def _members(files: dict[str, bytes], folder: str, served: Served) -> list[dict[str, Any]]:
@@ -101,6 +109,7 @@ def _base_entry(files: dict[str, bytes], folder: str, base: Base) -> dict[str, A
         return _entry(files, folder, saved_form(base.model))
     return {
         "mixture": _members(files, folder, mixture),
+        "rule": _rule(mixture.rule),
         **labels_to_plain(mixture.classes_),
         "features": _texts(getattr(base.model, "feature_names_in_", None)),
     }
@@ -197,6 +206,7 @@ def _dial(choices: Choices | None, files: dict[str, bytes]) -> dict[str, Any]:
                 "weights": [[place[part], w.hex()] for part, w in offer.weights.items() if part in place],
                 "candidate": _record(offer.candidate),
                 "cost": offer.cost.hex(),
+                "rule": _rule(offer.rule),
             }
             for offer in [*choices.offers, choices.plain]
         ],
@@ -248,21 +258,21 @@ class Reader:
     def base(self, entry: Entry) -> Base:
         if entry.mixture is not None:
             inside = dataclasses.replace(self, classes=classes_of("the base", entry), features=None)
-            return Base(inside.served(entry.mixture, entry.features), self.classes)
+            return Base(inside.served(entry.mixture, entry.rule, entry.features), self.classes)
         part = self.part("the base", entry)
         if not any(callable(getattr(part.model, name, None)) for name in ("predict_proba", "predict")):
             raise Refused(f"load: the base must be a fitted classifier, got a {type(part.model).__name__}.")
         whole = part.preprocessing is None and entry.learner == "rows"
         return Base(part.model if whole else part, self.classes)
 
-    def served(self, entries: Sequence[Entry], features: Sequence[str] | None = None) -> Served:
+    def served(self, entries: Sequence[Entry], rule: RuleEntry | None, features: Sequence[str] | None = None) -> Served:
         """What :func:`_members` wrote. Members keep their order, so that sums are the same to the last bit."""
         weights = check_weights("members", {k: entry.weight for k, entry in enumerate(entries)})
         parts: Weights = {
             self.base(entry) if entry.base else self.member(f"member {k}", entry): weights[k]
             for k, entry in enumerate(entries)
         }
-        return Served(parts, self.classes, features)
+        return Served(parts, self.classes, features, read_rule(rule))
 
     def member(self, what: str, entry: Entry, name: str = "") -> Member:
         """A model that is served."""
@@ -316,6 +326,7 @@ class Reader:
                 {parts[k]: hex_number("a weight of the dial", w) for k, w in offer.weights},
                 offer.candidate,
                 hex_number("the cost of an offer", offer.cost, finite=False),
+                read_rule(offer.rule),
             )
             for offer in dial.offers
         )
@@ -383,7 +394,7 @@ def _read(path: Path, shown: str, trusted: Sequence[str], kind: Callable[..., An
     if read.feature_names_in is not None:
         model.feature_names_in_ = np.asarray(read.feature_names_in, dtype=object)
     reader = Reader(files, trusted, model.classes_, model.n_features_in_)
-    model._expose(reader.served(read.members))
+    model._expose(reader.served(read.members, read.rule))
     model.selection_ = read.selection
     model.frontier_ = Frontier(read.frontier)
     model.certificate_ = read.certificate

@@ -1,4 +1,4 @@
-"""What answers predictions: trained models, and perhaps the base, averaged with their weights."""
+"""What answers predictions: trained models, and perhaps the base, averaged; and the rule that keeps decisions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from sklearn.utils import _safe_indexing
 
-from lowchurn._types import Rows
-from lowchurn.estimator._labels import positions, training_labels
-from lowchurn.estimator._production import Base, align
+from lowchurn._checks import as_labels
+from lowchurn._types import ArrayLike, Rows
+from lowchurn.estimator._labels import GONE, WHO, codes, missing_labels, positions, training_labels
+from lowchurn.estimator._production import Base, align, row_count
 from lowchurn.learners import Learner
 from lowchurn.learners._model import BehindPreprocessing
 from lowchurn.metrics import decide
+from lowchurn.theory import Margin
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +65,8 @@ class OnDial:
 
 
 Part: TypeAlias = Member | OnDial | Base
-Weights: TypeAlias = Mapping[Part, float]  # of the models that answer together, in the order in which they are summed
+# Of the models that answer together, in the order in which they are summed. A base of weight 0 has its decisions kept.
+Weights: TypeAlias = Mapping[Part, float]
 
 
 def base_alone(weights: Weights) -> bool:
@@ -72,36 +76,65 @@ def base_alone(weights: Weights) -> bool:
 
 def weighted(each: Mapping[Part, np.ndarray], weights: Weights) -> np.ndarray:
     """Probabilities of models, summed with their weights in the order in which they were measured."""
-    if len(weights) == 1:
-        return each[next(iter(weights))]
-    return np.asarray(sum(weight * each[part] for part, weight in weights.items()))
+    asked = {part: weight for part, weight in weights.items() if weight > 0}
+    if len(asked) == 1:
+        return each[next(iter(asked))]
+    return np.asarray(sum(weight * each[part] for part, weight in asked.items()))
 
 
 class Served:
     """What is served: models and their weights, those of a dial made once; a fitted model like any other.
 
+    With a ``rule`` decisions of the base are kept: those of the base among the models, or those that are given.
     ``model_`` and ``preprocessing_`` are the one trained model that is served; None where there is none.
     """
 
-    def __init__(self, weights: Weights, classes: np.ndarray, features: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, weights: Weights, classes: np.ndarray, features: Sequence[str] | None = None, rule: Margin | None = None
+    ) -> None:
         self.weights: dict[Part, float] = {part.made(): weight for part, weight in weights.items()}
         self.classes_ = classes
+        self.rule = rule
         if features is not None:
             self.feature_names_in_ = np.asarray(features, dtype=object)
         (first, *more) = self.weights
-        single = first.model if not more and isinstance(first, Member) else None
+        single = first.model if not more and rule is None and isinstance(first, Member) else None
         self.model_ = None if single is None else single.model
         self.preprocessing_ = None if single is None else single.preprocessing
 
-    def predict_proba(self, X: Rows) -> np.ndarray:
-        return weighted({part: part.proba(X) for part in self.weights}, self.weights)
+    def predict_proba(self, X: Rows, previous: ArrayLike | None = None) -> np.ndarray:
+        proba = weighted({part: part.proba(X) for part, weight in self.weights.items() if weight > 0}, self.weights)
+        return proba if self.rule is None else self.rule.proba(proba, self._kept(X, previous))
 
-    def predict(self, X: Rows) -> np.ndarray:
+    def predict(self, X: Rows, previous: ArrayLike | None = None) -> np.ndarray:
         """The likeliest class of each row; where the base alone is served, what it decides itself."""
         first = next(iter(self.weights))
         if len(self.weights) > 1 or not isinstance(first, Base):
-            return np.asarray(self.classes_[decide(self.predict_proba(X))])
+            return np.asarray(self.classes_[decide(self.predict_proba(X, previous))])
         decided = first.decisions(X)  # these need not be those of its largest probability
         if (decided < 0).any():
             decided = np.where(decided >= 0, decided, decide(self.predict_proba(X)))
         return np.asarray(self.classes_[decided])
+
+    def _kept(self, X: Rows, previous: ArrayLike | None) -> np.ndarray:
+        """The decisions to keep, as indices; -1 where there is none. Rows without a given one are asked of the base."""
+        base = next((part for part in self.weights if isinstance(part, Base)), None)
+        if previous is None:
+            if base is None:
+                raise ValueError(
+                    f"{WHO}: this model keeps decisions of the base, which was given as a table and cannot be asked. "
+                    "Give previous=, the decisions that these rows have now (None where a row has none)."
+                )
+            return base.decisions(X)
+        given = as_labels(previous)
+        if given.shape != (row_count(X),):
+            raise ValueError(
+                f"{WHO}: previous must hold one decision for each of {row_count(X)} rows, got shape {given.shape}."
+            )
+        missing = missing_labels(given)
+        kept = np.full(len(given), GONE)
+        if not missing.all():
+            kept[~missing] = codes("previous", given[~missing], self.classes_)
+        if missing.any() and base is not None:
+            kept[missing] = base.decisions(_safe_indexing(X, np.flatnonzero(missing)))
+        return kept

@@ -21,6 +21,7 @@ from sklearn.utils.validation import _check_sample_weight
 from lowchurn._estimates import kish_rows
 from lowchurn._types import ArrayLike, Rows
 from lowchurn.estimator._labels import WHO
+from lowchurn.estimator._production import row_count
 from lowchurn.selection import rows_to_certify
 
 COPIES = 50  # a larger whole-number weight is an importance, not a count
@@ -52,6 +53,49 @@ class Split:
         """How many rows there are of each."""
         parts = {"train": self.train, "choose": self.choose, "certify": self.certify}
         return {name: 0 if part is None else round(effective_rows(part.weights)) for name, part in parts.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Recent rows without labels: some to measure churn on, some to certify on (where a certificate is wanted)."""
+
+    choose: Rows
+    certify: Rows | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        certify = {} if self.certify is None else {"certify": row_count(self.certify)}
+        return {"traffic": row_count(self.choose), **certify}
+
+
+def split_traffic(X: Rows, max_churn: float | None, confidence: float | None, seed: int) -> Traffic:
+    """Traffic as a simple random sample to certify on, at most half of it, and the rest."""
+    n = row_count(X)
+    if confidence is None or max_churn is None:
+        return Traffic(X)
+    if n < 2:
+        raise ValueError(f"{WHO}: traffic must have at least two rows for a certificate, got {n}.")
+    wanted = rows_to_certify(max_churn, confidence, 0.6 * max_churn) or n
+    certify = min(2 * wanted, n // 2)  # twice what is needed at three fifths of the budget, to come closer to it
+    order = np.argsort(_keys(_row_hashes(X, np.zeros(n, dtype=np.int64), seed)), kind="stable")
+    return Traffic(*(_safe_indexing(X, np.sort(some)) for some in (order[certify:], order[:certify])))
+
+
+def stacked(X: Rows, more: Rows) -> Rows:
+    """The rows of two tables of one kind, one after the other."""
+    if type(X) is not type(more) and not (sparse.issparse(X) and sparse.issparse(more)):
+        raise ValueError(
+            f"{WHO}: traffic must be a table of the kind of X, got {type(more).__name__} beside {type(X).__name__}."
+        )
+    if sparse.issparse(X):
+        return sparse.vstack([X, more]).tocsr()
+    if not hasattr(X, "columns"):
+        return np.concatenate([X, more])
+    if hasattr(X, "vstack"):  # polars
+        return X.vstack(more.select(X.columns))
+    import pandas as pd
+
+    return pd.concat([X, more[X.columns]], ignore_index=True)
 
 
 def check_weights(sample_weight: ArrayLike | None, X: Rows) -> np.ndarray | None:
@@ -160,7 +204,7 @@ def split_rows(
 
 def whole_numbers(weight: np.ndarray) -> bool:
     """Whether weights count copies of rows."""
-    return bool((weight == np.rint(weight)).all() and weight.max() <= COPIES)
+    return bool((weight == np.rint(weight)).all() and weight.max(initial=0) <= COPIES)
 
 
 def _part(copies: np.ndarray, weight: np.ndarray | None, whole: bool) -> Part:

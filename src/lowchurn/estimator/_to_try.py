@@ -1,4 +1,4 @@
-"""What to try: strategies by name, the dial, the default; and the search for lambda among trained candidates."""
+"""What to try: strategies by name, the dial, the default; the search for lambda, and margins from measured gains."""
 
 from __future__ import annotations
 
@@ -16,19 +16,32 @@ from lowchurn.estimator._measuring import Ruler, Terms, Trials
 from lowchurn.estimator._training import Bar, Capability
 from lowchurn.selection._certify import aim_for_certificate
 from lowchurn.selection._search import LambdaSearch, predicted_lambda
-from lowchurn.strategies import ALL, ColdStart, Distill, Interpolate, ServedMixture, Soup, Strategy, paper_grid, plan
+from lowchurn.strategies import (
+    ALL,
+    ColdStart,
+    Distill,
+    Interpolate,
+    ServedMixture,
+    Soup,
+    Sticky,
+    Strategy,
+    paper_grid,
+    plan,
+)
+from lowchurn.theory import Margin, optimal_margin
 
 Family: TypeAlias = Callable[..., Strategy]
 MOST = 3  # trainings of a family, besides the plain retrain
 MEMBERS = 8  # of a soup
 POSITIONS = tuple(round(0.02 * k, 2) for k in range(51))  # of a dial, from the new model to the base
+LEVELS = tuple(np.geomspace(0.001, 0.5, 40).tolist())  # of churn, at which a sticky model has a margin
 SPECIAL = ("dial", "auto")
 DEFAULT = "distill"  # in the way that suits the learner
 
 
 @dataclass(frozen=True)
 class ToTry:
-    """Strategies as they are, and families of distillation in which lambda is searched for.
+    """Strategies as they are, families of distillation in which lambda is searched for, and of sticky decisions.
 
     ``instead`` is the family to try where all trainings of another one failed.
     """
@@ -36,6 +49,7 @@ class ToTry:
     fixed: tuple[Strategy, ...] = ()
     families: tuple[Family, ...] = ()
     instead: Family | None = None
+    sticky: tuple[Family, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,6 +121,7 @@ def resolve(strategies: Any, search: str) -> ToTry:
     known = {cls.name: cls for cls in ALL}
     fixed: list[Strategy] = []
     families: list[Family] = []
+    sticky: list[Family] = []
     for item in strategies:
         if isinstance(item, str):
             if item not in known:
@@ -122,23 +137,56 @@ def resolve(strategies: Any, search: str) -> ToTry:
             raise ValueError(f"{WHO}: strategies must hold strategies, classes of them or names, got {item!r}.")
         keywords = item.keywords if isinstance(item, functools.partial) else {}
         whole = search == "auto" and not {"lam", cls.dial_parameter} & set(keywords)
-        if cls is Distill and whole:
-            families.append(functools.partial(cls, **keywords))
+        if cls in (Distill, Sticky) and whole:
+            (families if cls is Distill else sticky).append(functools.partial(cls, **keywords))
         elif cls.dial_parameter and whole:
             fixed.extend(along(item))
         else:
             fixed.extend(paper_grid(cls, **keywords))
-    return ToTry(tuple(fixed), tuple(families))
+    return ToTry(tuple(fixed), tuple(families), sticky=tuple(sticky))
 
 
 def try_all(wanted: ToTry, trials: Trials, goal: Goal, bar: Bar) -> None:
     """Train and measure the plain retrain, then everything that is wanted."""
-    bar.expect(len(plan([ColdStart(), *wanted.fixed]).trainings) + MOST * len(wanted.families))
+    known = [ColdStart(), *wanted.fixed, *(family() for family in wanted.sticky)]
+    bar.expect(len(plan(known).trainings) + MOST * len(wanted.families))
     trials.run_plain()
     trials.run(strategy for strategy in wanted.fixed if strategy != ColdStart())
+    for family in wanted.sticky:
+        try_margins(family, trials, goal)
     for family in wanted.families:
         if not search_lambda(family, trials, goal) and wanted.instead is not None:
             search_lambda(wanted.instead, trials, goal)
+
+
+def try_margins(family: Family, trials: Trials, goal: Goal) -> None:
+    """Train the estimate of a sticky family, then measure it at margins for many levels of churn and for the budget."""
+    ruler = trials.ruler
+    assert ruler is not None
+    (estimate,) = trials.run([family(margin=0.0)])
+    if estimate.proba is None:
+        return
+    levels = list(LEVELS)
+    if goal.budget is not None and ruler.hard:
+        levels.append(aim_below(goal.budget, ruler.terms, goal.confidence, goal.certified_rows))
+    gains = Margin().gain(estimate.proba, ruler.base_decisions)
+    found = (
+        optimal_margin(estimate.proba, ruler.base_decisions, level, sample_weight=ruler.churn_weights).margin
+        for level in levels
+    )
+    margins = {between(margin, gains) for margin in found if margin > 0}
+    trials.run(family(margin=margin) for margin in sorted({*margins, 1.0}))
+
+
+def between(margin: float, gains: np.ndarray) -> float:
+    """A margin that lets the same rows change, with few digits and away from their gains: rounding changes none."""
+    above = gains[(gains > margin) & np.isfinite(gains)]
+    if margin >= 1 or len(above) == 0:
+        return 1.0
+    least = float(above.min())
+    middle = (margin + least) / 2
+    shorter = (round(middle, digits) for digits in range(2, 17))
+    return next((value for value in shorter if margin < value < least), middle)
 
 
 def search_lambda(family: Family, trials: Trials, goal: Goal) -> bool:

@@ -159,7 +159,8 @@ class Capability:
             return "it needs a base."
         if recipe.of == "weights" and self._cannot_average:
             return self._cannot_average
-        if recipe.of == "proba" and not (self.base is not None and self.base.servable):
+        asked = recipe.base_share > 0 or recipe.margin is None  # not its decisions alone, which a table may hold
+        if recipe.of == "proba" and asked and not (self.base is not None and self.base.servable):
             return "the base is known only by its probabilities of these rows, so that it cannot be served."
         return next(filter(None, (self._cannot_train(one.strategy) for one in recipe.trainings)), "")
 
@@ -288,12 +289,13 @@ class Trainer:
         if not good:
             raise RuntimeError("; ".join(lost))
         base, share = self.can.base, recipe.base_share
-        if share == 1 and isinstance(base, Base):
+        if isinstance(base, Base) and (share == 1 or (recipe.margin or 0) >= 1):
             return {base: 1.0}, "; ".join(lost)
-        if recipe.of == "weights":
-            return {self._averaged(tuple(good), share): 1.0}, "; ".join(lost)
         served: dict[Part, float] = {one: (1 - share) / len(good) for one in good}
-        return served | ({base: share} if share and isinstance(base, Base) else {}), "; ".join(lost)
+        if recipe.of == "weights":
+            served, share = {self._averaged(tuple(good), share): 1.0}, 0.0
+        kept = recipe.margin is not None
+        return served | ({base: share} if (share or kept) and isinstance(base, Base) else {}), "; ".join(lost)
 
     def _lost(self, group: Sequence[Training], what: str) -> list[str]:
         """Which of a group failed, in words."""
