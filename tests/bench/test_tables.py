@@ -176,7 +176,9 @@ def test_files_and_the_page(tmp_path):
     assert page.count("<svg") >= 3
     assert "failed: why" in page
     assert "<td class=best>6.00</td>" in page
-    assert "http-equiv" not in page
+    assert re.findall(r'http-equiv="([^"]+)" content="([^;]+);', page) == [
+        ("Content-Security-Policy", "default-src 'none'")
+    ]
     targets, ids = re.findall(r'href="#([^"]+)"', page), re.findall(r'<(?:h2|div|figure) id="([^"]+)"', page)
     assert targets
     assert sorted(targets) == sorted(ids)

@@ -417,7 +417,7 @@ SMALL = np.where(np.arange(1500) == 7, "once", LABELS[ROWS])
     ids=lambda v: None,
 )
 def test_bad_input_is_a_clear_error_before_any_training(options, data, words, monkeypatch):
-    monkeypatch.setattr("lowchurn.learners.RowsLearner.fit_many", lambda *a: pytest.fail("it was trained"))
+    monkeypatch.setattr("lowchurn.learners._sklearn.RowsLearner.fit_many", lambda *a: pytest.fail("it was trained"))
     rows = data.pop("X", X[data.pop("rows", ROWS)])
     y = data.pop("y", LABELS[ROWS])
     with pytest.raises(ValueError, match=words):

@@ -135,6 +135,11 @@ class Served:
         kept = np.full(len(given), GONE)
         if not missing.all():
             kept[~missing] = codes("previous", given[~missing], self.classes_)
+            if (kept[~missing] == GONE).all():
+                raise ValueError(
+                    f"{WHO}: previous holds none of the classes {self.classes_.tolist()[:5]}, got "
+                    f"{given[~missing].tolist()[:3]}. Labels must be of the same kind on both sides."
+                )
         if missing.any() and base is not None:
             kept[missing] = base.decisions(_safe_indexing(X, np.flatnonzero(missing)))
         return kept
