@@ -118,6 +118,7 @@ WIDE = {
     "lowchurn.audit._inference.Slice": "a public result: its fields are what a user reads",
     "lowchurn.audit._settings.Settings": "the settings of an audit: one field per key of the TOML file",
     "lowchurn.estimator._frontier.Candidate": "a public result: its fields are the columns of the frontier",
+    "lowchurn.estimator._frontier.Selection": "a public result: its fields are what a user reads",
     "lowchurn.nets.networks.Transformer": "a network: one attribute per layer",
     "lowchurn.report._frontier_file.Record": "a file that may be written by hand: one field per key",
 }

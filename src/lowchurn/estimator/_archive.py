@@ -190,6 +190,7 @@ class DialEntry:
     base: Entry
     trainings: int
     rows: dict[str, int]
+    base_accuracy: float = math.nan
 
 
 @dataclass(frozen=True)

@@ -307,6 +307,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             trainings=trials.trainer.bar.done,
             rows=rows.counts | ({} if recent is None else recent.counts),
             notes=tuple(filter(None, [decides_otherwise(ruler), *trials.notes])),
+            base_accuracy=ruler.mean(ruler.base_right),
         )
         self._choices = choices if any(row.dial >= 0 for row in self.frontier_) else None
 
@@ -331,7 +332,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return choice
 
     def _serve_plain(self, trials: Trials, rows: Split) -> Self:
-        nothing = dict.fromkeys(("risk", "accuracy", "churn", "broken"), np.nan)
+        nothing: dict[str, Any] = dict.fromkeys(("risk", "accuracy", "churn", "broken"), np.nan)
         counts = rows.counts | {"train": int(rows.train.weights.sum())}
         self.certificate_, self._choices = None, None
         served = {trials.plain.offer.candidate.name: 1.0}

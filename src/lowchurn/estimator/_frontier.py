@@ -193,6 +193,10 @@ class Selection:
         How many rows were used to train, choose and certify; and how many rows of traffic churn was measured on.
     notes : tuple of str
         What else to know: that the base is served unchanged and why, what failed, how many rounds were trained.
+    base_accuracy, plain_accuracy, plain_churn : float
+        Of the base and of a plain retrain, on the same rows.
+    models : int
+        Models that answer every row, the base among them where its decisions are kept.
 
     Examples
     --------
@@ -213,23 +217,41 @@ class Selection:
     trainings: int
     rows: dict[str, int]
     notes: tuple[str, ...] = ()
+    base_accuracy: float = NAN
+    plain_accuracy: float = NAN
+    plain_churn: float = NAN
+    models: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "notes", tuple(self.notes))  # a list where it was read from a file
 
     def __str__(self) -> str:
         parts = [name if weight == 1 else f"{weight:.3g} {name}" for name, weight in self.served.items()]
-        measured = ""
-        if not math.isnan(self.churn):
-            held_out, traffic = f"on {self.rows['choose']} held-out rows", self.rows.get("traffic", 0)
-            rows = f" on {traffic} rows of traffic" if traffic else ""
-            labelled = f"accuracy {self.accuracy:.1%}, broken {self.broken:.1%} {held_out};"
-            if math.isnan(self.accuracy):
-                labelled = "accuracy is not measured, because all rows with labels were trained on;"
-            measured = f" Churn {self.churn:.3g}{rows}, {labelled}"
-            if not traffic:
-                measured = (
-                    f" Accuracy {self.accuracy:.1%}, churn {self.churn:.3g}, broken {self.broken:.1%} {held_out};"
-                )
         many = "training" if self.trainings == 1 else "trainings"
-        return " ".join([f"{' + '.join(parts)}: {self.rule}.{measured} {self.trainings} {many}.", *self.notes])
+        measured = "" if math.isnan(self.churn) else f" {self._measured};"
+        first = f"{' + '.join(parts)}: {self.rule}.{measured} {self.trainings} {many}."
+        return " ".join([first, *filter(None, [self._beside, self._models]), *self.notes])
+
+    @property
+    def _measured(self) -> str:
+        held_out, traffic = f"on {self.rows['choose']} held-out rows", self.rows.get("traffic", 0)
+        if not traffic:
+            return f"Accuracy {self.accuracy:.1%}, churn {self.churn:.3g}, broken {self.broken:.1%} {held_out}"
+        churn = f"Churn {self.churn:.3g} on {traffic} rows of traffic"
+        if math.isnan(self.accuracy):
+            return f"{churn}, accuracy is not measured because all rows with labels were trained on"
+        return f"{churn}, accuracy {self.accuracy:.1%}, broken {self.broken:.1%} {held_out}"
+
+    @property
+    def _beside(self) -> str:
+        """What the base and a plain retrain do, and the price of the budget."""
+        if math.isnan(self.base_accuracy) or math.isnan(self.plain_accuracy):
+            return ""
+        cost = 100 * (self.plain_accuracy - self.accuracy)
+        price = f"costs {cost:.1f} points" if cost >= 0.05 else "costs no accuracy here"
+        plain = f"a plain retrain {self.plain_accuracy:.1%} with churn {self.plain_churn:.3g}"
+        return f"The base has an accuracy of {self.base_accuracy:.1%}, {plain}: less churn {price}."
+
+    @property
+    def _models(self) -> str:
+        return "" if self.models < 2 else f"{self.models} models answer every row."

@@ -177,6 +177,7 @@ class Choices:
     trainings: int
     rows: Mapping[str, int]
     notes: Sequence[str] = ()
+    base_accuracy: float = math.nan
 
     @property
     def parts(self) -> list[Part]:
@@ -274,6 +275,10 @@ class Choices:
             trainings=self.trainings,
             rows=dict(self.rows),
             notes=tuple(notes),
+            base_accuracy=self.base_accuracy,
+            plain_accuracy=self.plain.candidate.accuracy,
+            plain_churn=self.plain.candidate.churn,
+            models=len(picked.weights),
         )
 
 

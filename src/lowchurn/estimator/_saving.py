@@ -217,6 +217,7 @@ def _dial(choices: Choices | None, files: dict[str, bytes]) -> dict[str, Any]:
         "base": base,
         "trainings": choices.trainings,
         "rows": dict(choices.rows),
+        "base_accuracy": choices.base_accuracy,
     }
 
 
@@ -339,6 +340,7 @@ class Reader:
             base=base,
             trainings=dial.trainings,
             rows=dial.rows,
+            base_accuracy=dial.base_accuracy,
         )
 
     def _changes(self, offers: int, bound: float) -> list[np.ndarray] | None:
