@@ -49,10 +49,14 @@ def churn(base: Values, new: Values, sample_weight: Values | None = None) -> flo
     return _share(labels["base"] != labels["new"], sample_weight, "churn")
 
 
-def decide(proba: Values) -> Array:
-    """The class of the largest probability in each row; the first of equals, as scikit-learn decides."""
+def decide(proba: Values, threshold: float | None = None) -> Array:
+    """The class of the largest probability in each row; the first of equals, as scikit-learn decides.
+
+    With a threshold, the second of two classes where its probability reaches it.
+    """
     array = as_array(proba)
-    return array_namespace(array).argmax(array, axis=-1)
+    xp = array_namespace(array)
+    return xp.argmax(array, axis=-1) if threshold is None else xp.astype(array[..., 1] >= threshold, xp.int64)
 
 
 def accuracy(y: Values, predicted: Values, sample_weight: Values | None = None) -> float:

@@ -8,6 +8,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -250,3 +251,80 @@ def test_traffic_needs_a_base_to_ask(base):
 def test_bad_previous(held_out, previous, message):
     with pytest.raises(ValueError, match=message):
         held_out.predict(X[NEW], previous=previous)
+
+
+# Decision thresholds
+
+
+BINARY = (LABELS > 0).astype(int)
+RARE = 0.8
+
+
+@pytest.fixture(scope="module")
+def thresholded():
+    return FixedThresholdClassifier(LogisticRegression(), threshold=RARE).fit(X[OLD], BINARY[OLD])
+
+
+@pytest.mark.parametrize("strategies", ["sticky", "dial", None])
+@pytest.mark.parametrize("given", ["by the base", "by a parameter"])
+def test_decisions_budgets_and_accuracy_are_those_of_the_threshold(thresholded, strategies, given):
+    own = {"threshold": RARE} if given == "by a parameter" else {}
+    base = thresholded
+    if own:
+
+        def base(rows):
+            return thresholded.predict(rows)
+
+    model = LowChurnClassifier(
+        LogisticRegression(), base=base, max_churn=0.03, strategies=strategies, random_state=0, **own
+    ).fit(X[TRAIN], BINARY[TRAIN], held_out=HELD_OUT)
+    assert model.threshold_ == RARE
+    decided, before = model.predict(X[HELD_OUT]), thresholded.predict(X[HELD_OUT])
+    np.testing.assert_array_equal(decided, model.predict_proba(X[HELD_OUT])[:, 1] >= RARE)
+    assert model.selection_.churn == pytest.approx(np.mean(decided != before))
+    assert model.selection_.accuracy == pytest.approx(np.mean(decided == BINARY[HELD_OUT]))
+    assert model.selection_.churn <= 0.03
+    assert np.mean(model.predict(X[NEW]) != thresholded.predict(X[NEW])) < 0.05
+
+
+def test_the_margin_is_on_the_expected_gain(thresholded):
+    model = LowChurnClassifier(LogisticRegression(), base=thresholded, max_churn=0.03, strategies="sticky")
+    model.fit(X[TRAIN], BINARY[TRAIN], held_out=HELD_OUT)
+    p = LogisticRegression().fit(X[:1200], BINARY[:1200]).predict_proba(X[NEW])[:, 1]
+    margin, before = margin_of(model), thresholded.predict(X[NEW])
+    expected = np.where(before == 1, p >= RARE - margin, p > RARE + margin)
+    np.testing.assert_array_equal(model.predict(X[NEW]), expected)
+
+
+@pytest.mark.parametrize("strategies", ["sticky", "dial", None])
+def test_a_saved_threshold(thresholded, strategies, tmp_path):
+    model = LowChurnClassifier(LogisticRegression(), base=thresholded, max_churn=0.05, strategies=strategies)
+    model.fit(X[TRAIN], BINARY[TRAIN], held_out=HELD_OUT)
+    model.save(tmp_path / "model.skops")
+    again = lowchurn.load(tmp_path / "model.skops")
+    assert again.threshold_ == RARE
+    np.testing.assert_array_equal(again.predict(X[NEW]), model.predict(X[NEW]))
+    following = LowChurnClassifier(LogisticRegression(), base=again, max_churn=0.02, strategies="sticky")
+    following.fit(X[TRAIN], BINARY[TRAIN], held_out=HELD_OUT)
+    assert following.threshold_ == RARE
+    following.save(tmp_path / "following.skops")
+    loaded = lowchurn.load(tmp_path / "following.skops")
+    np.testing.assert_array_equal(loaded.predict(X[NEW]), following.predict(X[NEW]))
+
+
+def test_a_plain_retrain_has_the_threshold_as_well():
+    model = LowChurnClassifier(LogisticRegression(), threshold=0.1).fit(X[TRAIN], BINARY[TRAIN])
+    np.testing.assert_array_equal(model.predict(X[NEW]), model.predict_proba(X[NEW])[:, 1] >= 0.1)
+
+
+def test_a_tuned_threshold():
+    base = TunedThresholdClassifierCV(LogisticRegression(), scoring="f1").fit(X[OLD], BINARY[OLD])
+    model = LowChurnClassifier(LogisticRegression(), base=base, max_churn=0.05, strategies="sticky")
+    assert model.fit(X[TRAIN], BINARY[TRAIN], held_out=HELD_OUT).threshold_ == base.best_threshold_
+
+
+def test_bad_thresholds(base):
+    with pytest.raises(ValueError, match="threshold decides between two classes, got 3 classes"):
+        LowChurnClassifier(clone(ESTIMATOR), base=base, threshold=0.3).fit(X[TRAIN], Y[TRAIN])
+    with pytest.raises(ValueError, match="threshold must be in"):
+        LowChurnClassifier(LogisticRegression(), threshold=1.5).fit(X[TRAIN], BINARY[TRAIN])

@@ -158,6 +158,7 @@ class Entry:
     mean: int | None = None
     toward_base: str | None = None
     rule: RuleEntry | None = None
+    threshold: str | None = None
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,7 @@ class Description:
     certificate: Certificate | None
     dial: DialEntry | None = None
     rule: RuleEntry | None = None
+    threshold: str | None = None
 
 
 def read_description(about: dict[str, Any], names: Iterable[str]) -> Description:
@@ -266,14 +268,24 @@ def check_entry(what: str, entry: Entry, parts: list[str], base: bool = False) -
             raise Refused(f"load: {what} has no files in its folder {folder!r}.")
 
 
-def read_rule(entry: RuleEntry | None) -> Margin | None:
-    """The rule that a file contains."""
+def read_threshold(what: str, entry: Entry | Description) -> float | None:
+    """The threshold of a file, or of a mixture in it."""
+    if entry.threshold is None:
+        return None
+    found = hex_number(f"the threshold of {what}", entry.threshold)
+    if not 0 < found < 1 or len(entry.classes or ()) != 2:
+        raise Refused(f"load: the threshold of {what} must be in (0, 1) and between two classes, got {found:g}.")
+    return found
+
+
+def read_rule(entry: RuleEntry | None, threshold: float | None) -> Margin | None:
+    """The rule that a file contains, for decisions by a threshold where there is one."""
     if entry is None:
         return None
     margin, ratio = (hex_number(f"the {name} of the rule", getattr(entry, name)) for name in ("margin", "ratio"))
     if not 0 <= min(margin, ratio):
         raise Refused(f"load: the rule must have a margin and a ratio of at least 0, got {margin:g} and {ratio:g}.")
-    return Margin(margin, ratio)
+    return Margin(margin, ratio, None if threshold is None else (threshold, 1 - threshold))
 
 
 def check_weights(what: str, weights: Mapping[int, str | None]) -> dict[int, float]:

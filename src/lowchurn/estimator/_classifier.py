@@ -89,6 +89,10 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Find lambda with about three trainings, or train the paper's whole grid.
     confidence : float, optional
         Certify the budget with this confidence on rows that nothing else sees.
+    threshold : float, optional
+        Decide for the second of two classes where its probability reaches this value. Accuracy, churn, budgets and
+        certificates are then those of these decisions. By default that of the base, where it has one of its own
+        (``FixedThresholdClassifier``, ``TunedThresholdClassifierCV``).
     validation_fraction : float, optional
         Share of rows to hold out. By default what the budget needs, at most a fifth (two with ``confidence``).
     proper_score : str or Score
@@ -108,6 +112,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Every candidate with its risk, accuracy, churn, broken decisions and intervals.
     certificate_ : Certificate or None
         What the rows prove, where ``confidence`` asked for it.
+    threshold_ : float or None
+        The probability of the second of two classes from which on it is decided; None for the likeliest class.
     model_, preprocessing_
         The fitted model that is served and its fitted preprocessing (None for a mixture).
     estimator_ : classifier
@@ -147,6 +153,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         select: str = "single",
         search: str = "auto",
         confidence: float | None = None,
+        threshold: float | None = None,
         validation_fraction: float | None = None,
         proper_score: str | Score = "log",
         n_jobs: int | None = None,
@@ -161,6 +168,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.select = select
         self.search = search
         self.confidence = confidence
+        self.threshold = threshold
         self.validation_fraction = validation_fraction
         self.proper_score = proper_score
         self.n_jobs = n_jobs
@@ -231,6 +239,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 f"{WHO}: max_churn and confidence need a base to compare with, got base=None. "
                 "Give base=, or base_proba at fit."
             )
+        self.threshold_ = self._threshold(base)
         rows = Split(Part(np.arange(len(index)), weight))
         recent = self._traffic(traffic, base, X)
         if recent is not None and held_out is None:
@@ -328,7 +337,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if choice.why:
             warnings.warn(f"{WHO}: {choice.why}", stacklevel=stacklevel)
         self.selection_ = choices.selection(choice, self.max_churn)
-        self._expose(Served(choice.offer.weights, self.classes_, rule=choice.offer.rule))
+        self._expose(Served(choice.offer.weights, self.classes_, rule=choice.offer.rule, threshold=self.threshold_))
         return choice
 
     def _serve_plain(self, trials: Trials, rows: Split) -> Self:
@@ -339,7 +348,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.selection_ = Selection(
             served, "plain retrain, there is no base", True, **nothing, trainings=1, rows=counts, notes=trials.notes
         )
-        self._expose(Served(trials.plain.offer.weights, self.classes_))
+        self._expose(Served(trials.plain.offer.weights, self.classes_, threshold=self.threshold_))
         return self
 
     def dial(self, max_churn: float, *, confidence: float | None = None, traffic: Rows | None = None) -> Self:
@@ -525,7 +534,18 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             get_score(self.proper_score),
             self.churn == "hard",
             None if traffic is None else np.append(np.zeros(len(part.rows)), np.ones(more)),
+            self.threshold_,
         ), measured
+
+    def _threshold(self, base: Base | GivenBase | None) -> float | None:
+        """The threshold of the second of two classes; None where the likeliest class is decided."""
+        if self.threshold is None:
+            return None if base is None else base.threshold
+        if len(self.classes_) != 2:
+            raise ValueError(
+                f"{WHO}: threshold decides between two classes, got {len(self.classes_)} classes. Leave it out."
+            )
+        return float(self.threshold)
 
     def _traffic(self, traffic: Rows | None, base: Base | GivenBase | None, X: Rows) -> Traffic | None:
         """Traffic, checked as rows to predict are."""

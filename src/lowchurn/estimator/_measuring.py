@@ -69,6 +69,12 @@ class Ruler:
     score: Score
     hard: bool
     traffic: np.ndarray | None = None  # weights of the rows that churn is measured on, where they are others
+    threshold: float | None = None
+
+    @property
+    def plain_rule(self) -> Margin:
+        """The rule of these decisions without a margin."""
+        return Margin(values=None if self.threshold is None else (self.threshold, 1 - self.threshold))
 
     @property
     def churn_weights(self) -> np.ndarray:
@@ -97,9 +103,9 @@ class Ruler:
         return float(np.average(values, weights=self.churn_weights))
 
     def decided(self, proba: np.ndarray, alone: bool = False) -> np.ndarray:
-        """The likeliest class of each row, as an index."""
-        likeliest = np.asarray(decide(proba))
-        return np.where(self.base_decisions >= 0, self.base_decisions, likeliest) if alone else likeliest
+        """What is decided in each row, as an index."""
+        decided = np.asarray(decide(proba, self.threshold))
+        return np.where(self.base_decisions >= 0, self.base_decisions, decided) if alone else decided
 
     def right(self, proba: np.ndarray, alone: bool = False) -> np.ndarray:
         """Which rows are decided rightly."""
@@ -248,7 +254,7 @@ class Trials:
             self._refuse_diverged(strategy, proba)
             rule = None
             if recipe.margin is not None and not base_alone(weights):
-                rule = Margin(recipe.margin)
+                rule = dataclasses.replace(self.ruler.plain_rule, margin=recipe.margin)
                 proba = rule.proba(proba, self.ruler.base_decisions)
             return Tried(self.ruler.offer(weights, self._candidate(strategy, left_out), proba, rule), proba)
         except Exception as error:
@@ -347,7 +353,7 @@ def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, sta
 def decides_otherwise(ruler: Ruler) -> str:
     """A note that the base does not decide for its largest probability, as candidates do; empty where it does."""
     known = ruler.base_decisions != GONE
-    other = known & (ruler.base_decisions != decide(ruler.base_proba))
+    other = known & (ruler.base_decisions != ruler.decided(ruler.base_proba))
     tied = np.sort(ruler.base_proba, axis=1)[:, -2:]
     other &= tied[:, 1] - tied[:, 0] > 1e-6  # equal ones may fall either way
     share = ruler.mean_change(other)

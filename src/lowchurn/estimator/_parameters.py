@@ -23,7 +23,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     max_churn, soft = parameters["max_churn"], parameters["churn"] == "soft"
     if max_churn is not None:
         _check_budget(max_churn, hard=not soft)
-    for name in ("confidence", "validation_fraction"):
+    for name in ("confidence", "validation_fraction", "threshold"):
         if parameters[name] is not None:
             check_number(WHO, name, parameters[name], 0, 1, open_low=True, open_high=True)
     if parameters["confidence"] is None:

@@ -86,6 +86,12 @@ class Base:
         return None if names is not None and columns is not None and names != list(columns) else unwrap(self.model)
 
     @property
+    def threshold(self) -> float | None:
+        """The probability of the second of two classes from which on the base decides for it, where it has its own."""
+        names = self.classes if self._names is None else self._names
+        return decision_threshold(self.model) if positions(names, self.classes).tolist() == [0, 1] else None
+
+    @property
     def _names(self) -> ArrayLike | None:
         return getattr(self.model, "classes_", self.names)
 
@@ -131,6 +137,7 @@ class GivenBase:
 
     servable = False
     names_its_classes = True
+    threshold = None
 
     def __init__(
         self, given: Any, given_classes: ArrayLike | None, ids: ArrayLike | None, n: int, classes: np.ndarray
@@ -160,6 +167,20 @@ class GivenBase:
 
     def decisions(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(self._decisions[rows])
+
+
+def decision_threshold(model: Any) -> float | None:
+    """The threshold of a wrapper of scikit-learn's or of a LowChurnClassifier; None where it has none."""
+    while type(model).__name__ == "FrozenEstimator" or (isinstance(model, Pipeline) and len(model)):
+        model = model[-1] if isinstance(model, Pipeline) else model.estimator
+    if type(model).__name__ not in ("FixedThresholdClassifier", "TunedThresholdClassifierCV"):
+        own = getattr(model, "threshold_", None)
+        return own if isinstance(own, float) else None
+    by_proba = model.response_method != "decision_function" and hasattr(model, "predict_proba")
+    if not by_proba or getattr(model, "pos_label", None) not in (None, model.classes_[1]):
+        return None
+    found: Any = getattr(model, "best_threshold_", getattr(model, "threshold", None))
+    return 0.5 if isinstance(found, str) else float(found)
 
 
 def callable_only(model: Any) -> bool:

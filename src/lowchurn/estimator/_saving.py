@@ -33,6 +33,7 @@ from lowchurn.estimator._archive import (
     read_description,
     read_file,
     read_rule,
+    read_threshold,
     write_archive,
 )
 from lowchurn.estimator._frontier import Frontier
@@ -51,7 +52,7 @@ from lowchurn.learners._skops import load_skops
 from lowchurn.learners._torch import NetworkClassifier, network_name
 from lowchurn.theory import Margin
 
-KEPT = ("max_churn", "churn", "select", "search", "confidence", "validation_fraction", "n_jobs", "verbose")
+KEPT = ("max_churn", "churn", "select", "search", "confidence", "threshold", "validation_fraction", "n_jobs", "verbose")
 SETTINGS = (*KEPT, "random_state", "proper_score", "strategies")
 
 
@@ -84,8 +85,13 @@ def write_model(model: Any, path: str | Path, dial: bool | None = False) -> None
         "certificate": _record(model.certificate_),
         "dial": _dial(choices, files) if dial else None,
         "rule": _rule(model._served.rule),
+        "threshold": _hex(model._served.threshold_),
     }
     write_archive(path, about, files)
+
+
+def _hex(number: float | None) -> str | None:
+    return None if number is None else number.hex()
 
 
 def _rule(rule: Margin | None) -> dict[str, str] | None:
@@ -105,11 +111,12 @@ def _members(files: dict[str, bytes], folder: str, served: Served) -> list[dict[
 def _base_entry(files: dict[str, bytes], folder: str, base: Base) -> dict[str, Any]:
     """Write a base: one model, or the mixture that an earlier release serves."""
     mixture = getattr(base.model, "_served", base.model)
-    if not isinstance(mixture, Served) or mixture.model_ is not None:
+    if not isinstance(mixture, Served) or (mixture.model_ is not None and mixture.threshold_ is None):
         return _entry(files, folder, saved_form(base.model))
     return {
         "mixture": _members(files, folder, mixture),
         "rule": _rule(mixture.rule),
+        "threshold": _hex(mixture.threshold_),
         **labels_to_plain(mixture.classes_),
         "features": _texts(getattr(base.model, "feature_names_in_", None)),
     }
@@ -259,21 +266,28 @@ class Reader:
     def base(self, entry: Entry) -> Base:
         if entry.mixture is not None:
             inside = dataclasses.replace(self, classes=classes_of("the base", entry), features=None)
-            return Base(inside.served(entry.mixture, entry.rule, entry.features), self.classes)
+            own = read_threshold("the base", entry)
+            return Base(inside.served(entry.mixture, entry.rule, own, entry.features), self.classes)
         part = self.part("the base", entry)
         if not any(callable(getattr(part.model, name, None)) for name in ("predict_proba", "predict")):
             raise Refused(f"load: the base must be a fitted classifier, got a {type(part.model).__name__}.")
         whole = part.preprocessing is None and entry.learner == "rows"
         return Base(part.model if whole else part, self.classes)
 
-    def served(self, entries: Sequence[Entry], rule: RuleEntry | None, features: Sequence[str] | None = None) -> Served:
+    def served(
+        self,
+        entries: Sequence[Entry],
+        rule: RuleEntry | None,
+        threshold: float | None,
+        features: Sequence[str] | None = None,
+    ) -> Served:
         """What :func:`_members` wrote. Members keep their order, so that sums are the same to the last bit."""
         weights = check_weights("members", {k: entry.weight for k, entry in enumerate(entries)})
         parts: Weights = {
             self.base(entry) if entry.base else self.member(f"member {k}", entry): weights[k]
             for k, entry in enumerate(entries)
         }
-        return Served(parts, self.classes, features, read_rule(rule))
+        return Served(parts, self.classes, features, read_rule(rule, threshold), threshold)
 
     def member(self, what: str, entry: Entry, name: str = "") -> Member:
         """A model that is served."""
@@ -305,7 +319,7 @@ class Reader:
         inside = {name: data for name, data in inside.items() if "/" not in name}  # a folder in it is of another model
         return model_from_files(learner, inside, self.trusted, what)
 
-    def dial(self, dial: DialEntry, estimator: Classifier) -> Choices:
+    def dial(self, dial: DialEntry, estimator: Classifier, threshold: float | None) -> Choices:
         base = self.base(dial.base)
         learner = learner_for(split_pipeline(estimator)[1], self.classes)
         names = {int(k): name for k, name in dial.names.items()}
@@ -327,7 +341,7 @@ class Reader:
                 {parts[k]: hex_number("a weight of the dial", w) for k, w in offer.weights},
                 offer.candidate,
                 hex_number("the cost of an offer", offer.cost, finite=False),
-                read_rule(offer.rule),
+                read_rule(offer.rule, threshold),
             )
             for offer in dial.offers
         )
@@ -396,10 +410,11 @@ def _read(path: Path, shown: str, trusted: Sequence[str], kind: Callable[..., An
     if read.feature_names_in is not None:
         model.feature_names_in_ = np.asarray(read.feature_names_in, dtype=object)
     reader = Reader(files, trusted, model.classes_, model.n_features_in_)
-    model._expose(reader.served(read.members, read.rule))
+    model.threshold_ = read_threshold("the file", read)
+    model._expose(reader.served(read.members, read.rule, model.threshold_))
     model.selection_ = read.selection
     model.frontier_ = Frontier(read.frontier)
     model.certificate_ = read.certificate
     with reading("the dial"):
-        model._choices = None if read.dial is None else reader.dial(read.dial, estimator)
+        model._choices = None if read.dial is None else reader.dial(read.dial, estimator, model.threshold_)
     return model

@@ -90,11 +90,17 @@ class Served:
     """
 
     def __init__(
-        self, weights: Weights, classes: np.ndarray, features: Sequence[str] | None = None, rule: Margin | None = None
+        self,
+        weights: Weights,
+        classes: np.ndarray,
+        features: Sequence[str] | None = None,
+        rule: Margin | None = None,
+        threshold: float | None = None,
     ) -> None:
         self.weights: dict[Part, float] = {part.made(): weight for part, weight in weights.items()}
         self.classes_ = classes
         self.rule = rule
+        self.threshold_ = threshold
         if features is not None:
             self.feature_names_in_ = np.asarray(features, dtype=object)
         (first, *more) = self.weights
@@ -107,13 +113,13 @@ class Served:
         return proba if self.rule is None else self.rule.proba(proba, self._kept(X, previous))
 
     def predict(self, X: Rows, previous: ArrayLike | None = None) -> np.ndarray:
-        """The likeliest class of each row; where the base alone is served, what it decides itself."""
+        """What is decided in each row; where the base alone is served, what it decides itself."""
         first = next(iter(self.weights))
         if len(self.weights) > 1 or not isinstance(first, Base):
-            return np.asarray(self.classes_[decide(self.predict_proba(X, previous))])
+            return np.asarray(self.classes_[decide(self.predict_proba(X, previous), self.threshold_)])
         decided = first.decisions(X)  # these need not be those of its largest probability
         if (decided < 0).any():
-            decided = np.where(decided >= 0, decided, decide(self.predict_proba(X)))
+            decided = np.where(decided >= 0, decided, decide(self.predict_proba(X), self.threshold_))
         return np.asarray(self.classes_[decided])
 
     def _kept(self, X: Rows, previous: ArrayLike | None) -> np.ndarray:

@@ -28,7 +28,7 @@ from lowchurn.strategies import (
     paper_grid,
     plan,
 )
-from lowchurn.theory import Margin, optimal_margin
+from lowchurn.theory import optimal_margin
 
 Family: TypeAlias = Callable[..., Strategy]
 MOST = 3  # trainings of a family, besides the plain retrain
@@ -169,9 +169,10 @@ def try_margins(family: Family, trials: Trials, goal: Goal) -> None:
     levels = list(LEVELS)
     if goal.budget is not None and ruler.hard:
         levels.append(aim_below(goal.budget, ruler.terms, goal.confidence, goal.certified_rows))
-    gains = Margin().gain(estimate.proba, ruler.base_decisions)
+    proba, before, values = estimate.proba, ruler.base_decisions, ruler.plain_rule.values
+    gains = ruler.plain_rule.gain(proba, before)
     found = (
-        optimal_margin(estimate.proba, ruler.base_decisions, level, sample_weight=ruler.churn_weights).margin
+        optimal_margin(proba, before, level, values=values, sample_weight=ruler.churn_weights).margin
         for level in levels
     )
     margins = {between(margin, gains) for margin in found if margin > 0}
