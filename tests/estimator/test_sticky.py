@@ -253,6 +253,23 @@ def test_bad_previous(held_out, previous, message):
         held_out.predict(X[NEW], previous=previous)
 
 
+@pytest.mark.parametrize("strategies", ["sticky", "dial", None])
+def test_no_churn_at_all_is_the_base(base, strategies, recwarn):
+    model = LowChurnClassifier(clone(ESTIMATOR), base=base, max_churn=0, strategies=strategies, random_state=0)
+    model.fit(X[TRAIN], Y[TRAIN], held_out=HELD_OUT)
+    np.testing.assert_array_equal(model.predict(X[NEW]), base.predict(X[NEW]))
+    np.testing.assert_array_equal(model.predict_proba(X[NEW]), base.predict_proba(X[NEW]))
+    assert "This is the base unchanged: max_churn=0 allows no change." in str(model.selection_)
+    assert not [str(one.message) for one in recwarn if "max_churn" in str(one.message)]
+
+
+def test_a_table_of_decisions_can_be_frozen(base):
+    model = LowChurnClassifier(clone(ESTIMATOR), max_churn=0, strategies="sticky", random_state=0)
+    model.fit(X[TRAIN], Y[TRAIN], base_proba=base.predict(X[TRAIN]), held_out=HELD_OUT)
+    decided = base.predict(X[NEW])
+    np.testing.assert_array_equal(model.predict(X[NEW], previous=decided), decided)
+
+
 # Decision thresholds
 
 

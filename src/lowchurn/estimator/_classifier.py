@@ -75,8 +75,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         The model in production: a fitted estimator, a function of X that gives probabilities or labels, an ONNX file
         or a saved model. Without it (and without ``base_proba`` at ``fit``) this is plain retraining.
     max_churn : float, optional
-        The budget. The most accurate candidate within it on held-out rows is served. Without it, the candidate with
-        the least churn that is at least as accurate as a plain retrain.
+        The budget. The most accurate candidate within it on held-out rows is served; with 0 the base itself. Without
+        it, the candidate with the least churn that is at least as accurate as a plain retrain.
     churn : {"hard", "soft"}
         Share of changed decisions, or mean divergence from the base's probabilities.
     strategies : list, "dial", "auto", optional
@@ -276,6 +276,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         can = Capability(self.estimator_, self.classes_, base, X)
         if base is not None and rows.choose is not None:
             wanted = to_try(self.strategies, self.search, can)
+            if self.max_churn == 0 and base.servable:
+                wanted = ToTry()  # the base itself
             base_proba = base.proba(base.at(X, rows.train.rows))
         X_train = _safe_indexing(X, rows.train.rows)
         data = TrainingRows(X_train, index[rows.train.rows], rows.train.weight, base_proba, self.classes_)

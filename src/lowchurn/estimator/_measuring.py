@@ -367,7 +367,7 @@ def decides_otherwise(ruler: Ruler) -> str:
 
 def warn_of_few_rows(terms: Terms, budget: float | None, stacklevel: int) -> None:
     """Where one changed row is above the budget, held-out rows cannot show whether it is kept."""
-    if budget is not None and terms.hard and terms.rows * budget < 1:
+    if budget and terms.hard and terms.rows * budget < 1:
         warnings.warn(
             f"{WHO}: {terms.rows:.0f} held-out rows are few for max_churn={budget:g}: one changed "
             "row is above the budget. Give more rows, or hold more of them out with held_out=.",

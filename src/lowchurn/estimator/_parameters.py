@@ -28,8 +28,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
             check_number(WHO, name, parameters[name], 0, 1, open_low=True, open_high=True)
     if parameters["confidence"] is None:
         return
-    if max_churn is None:
-        raise ValueError(f"{WHO}: confidence certifies a budget, got max_churn=None. Give max_churn.")
+    if not max_churn:
+        raise ValueError(f"{WHO}: confidence certifies a budget above 0, got max_churn={max_churn}. Give max_churn.")
     if soft and (bound is None or max_churn >= bound):
         raise ValueError(
             f"{WHO}: soft churn can only be certified below the score's bound {bound}, got max_churn={max_churn:g}."
@@ -37,14 +37,11 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
 
 
 def _check_budget(max_churn: float, hard: bool) -> None:
-    """A share of decisions above 0, or a divergence; a percentage gets a hint."""
+    """A share of decisions, or a divergence above 0; a percentage gets a hint."""
     try:
-        check_number(WHO, "max_churn", max_churn, 0, 1.0 if hard else math.inf, open_low=True, open_high=True)
+        check_number(WHO, "max_churn", max_churn, 0, 1.0 if hard else math.inf, open_low=not hard, open_high=True)
     except ValueError as error:
-        hint = ""
-        if hard and isinstance(max_churn, int | float | np.integer | np.floating) and not isinstance(max_churn, bool):
-            if 1 <= max_churn <= 100:
-                hint = f" It is a share of the decisions: did you mean {max_churn / 100:g}?"
-            elif max_churn == 0:
-                hint = " No change at all is the base itself: keep serving it."
+        hint, number = "", isinstance(max_churn, int | float | np.integer | np.floating)
+        if hard and number and not isinstance(max_churn, bool) and 1 <= max_churn <= 100:
+            hint = f" It is a share of the decisions: did you mean {max_churn / 100:g}?"
         raise ValueError(f"{error}{hint}") from None

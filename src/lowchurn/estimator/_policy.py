@@ -141,6 +141,8 @@ def fall_back(
             f"itself, a function or a file; or set max_churn to {math.ceil(1000 * nearest.churn) / 1000:g} or more."
         )
     kept = ruler.offer({base: 1.0}, Candidate("base", status="kept"), ruler.base_proba)
+    if budget == 0 and kept.churn == 0:
+        return kept, ""
     blends = [*mixtures(trials, ruler, budget, base), kept]
     picked, _ = choose(blends, ruler.terms, budget, blends[0])
     if picked is None:  # even the base changes decisions where classes are gone
@@ -258,6 +260,7 @@ class Choices:
         notes = list(self.notes)
         if base_alone(picked.weights):
             why = choice.why or "of all candidates within the budget it is the most accurate on the held-out rows."
+            why = why if budget != 0 else "max_churn=0 allows no change."
             notes.insert(0, f"This is the base unchanged: {why}")
         elif picked.churn == 0 and self.terms.hard:
             notes.insert(0, "It decides every held-out row as the base does.")

@@ -152,7 +152,7 @@ def held_out_rows(n: int, max_churn: float | None, confidence: float | None) -> 
     one changed row is within the budget; a certificate takes what it needs at three fifths of the budget, again at most
     a fifth of all rows.
     """
-    budget = max_churn if max_churn is not None and max_churn < 1 else 0.02
+    budget = max_churn if max_churn and max_churn < 1 else 0.02
     choose = min(math.ceil(100 * (1 - budget) / budget), max(round(0.2 * n), math.ceil(1 / budget)), n // 2)
     if confidence is None:
         return max(choose, 1), 0
