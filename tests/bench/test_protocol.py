@@ -10,10 +10,19 @@ from lowchurn import nets
 from lowchurn.bench import _trials as trials
 from lowchurn.bench._ablation import AnchorToDistill, ablation_settings
 from lowchurn.bench._loading import load
-from lowchurn.bench._protocol import Protocol, dial_settings, draw, make_network, paper_settings, settings_of, start_of
+from lowchurn.bench._protocol import (
+    Protocol,
+    dial_settings,
+    draw,
+    make_network,
+    paper_settings,
+    settings_of,
+    start_of,
+    sticky_settings,
+)
 from lowchurn.bench._segments import setting_of
 from lowchurn.bench._trials import run_trials
-from lowchurn.nets import Task, train
+from lowchurn.nets import Task, average, train
 from lowchurn.strategies import (
     ALL,
     PAPER,
@@ -31,12 +40,14 @@ from lowchurn.strategies import (
     ServedMixture,
     ShrinkPerturb,
     Soup,
+    Sticky,
     TwoTeachers,
     WarmStart,
     member_seed,
     one_hot,
     plan,
 )
+from lowchurn.theory import Margin
 from tests.nets.slow_twin import plain_training
 
 SMALL = Protocol(network="fcn-6", initial=40, validation=20, batch=30, epochs=4, scale=True)
@@ -63,6 +74,18 @@ SETTINGS = [
     Dissonance(0.4),
     Constrained(0.03, start="warm"),
     LocalSmoothing(0.5, 4, start="warm"),
+    Sticky(1, 0.0),
+    Sticky(1, 0.2, toward_base=0.4),
+    Sticky(1, 0.02, start="warm"),
+    Sticky(3, 0.0, start="warm"),
+    Sticky(3, 0.05, start="warm", toward_base=0.3),
+    Sticky(3, 0.0, start="warm", average="weights"),
+    Sticky(3, 0.03, start="warm", average="weights"),
+    Sticky(3, 0.03, start="warm", average="weights", toward_base=0.4),
+    Sticky(2, 0.0, start="both"),
+    Sticky(2, 0.02, start="both"),
+    Sticky(2, 0.02, start="both", toward_base=0.2),
+    Sticky(2, 0.9, start="both", toward_base=0.2),
 ]
 
 
@@ -129,7 +152,9 @@ class SlowTrial:
                 model = make_network("fcn-6", self.data).double()
                 model.load_state_dict(state)
                 after = self.proba(model, test)
-        before, after = before.argmax(axis=1), after.argmax(axis=1)
+        before = before.argmax(axis=1)
+        margin = None if strategy.blend is None else strategy.blend.margin
+        after = after.argmax(axis=1) if margin is None else Margin(margin).decisions(after, before)
         return {
             "accuracy": np.mean(after == truth),
             "churn": np.mean(after != before),
@@ -174,7 +199,9 @@ def test_a_row_does_not_depend_on_what_else_is_run():
 def test_the_ends_of_the_dials():
     data = load("wine").scaled()
     retrain = [WarmStart(), Interpolate(0.0), Soup(1), ServedMixture(1, 1.0, start="warm")]
+    retrain += [Sticky(1, start="warm"), Sticky(1, start="warm", average="weights")]
     base = [Interpolate(1.0), Soup(3, 1.0), ServedMixture(3, 0.0)]
+    base += [Sticky(2, 1.0, start="both"), Sticky(2, 1.0, start="warm", average="weights"), Sticky(2, toward_base=1.0)]
     rows = run_trials(data, SMALL, {trial: [*retrain, *base] for trial in range(4)}, device="cpu")
     found = {(r["trial"], setting_of(r)): r for r in rows}
     for trial in range(4):
@@ -200,6 +227,40 @@ def test_averages_are_made_some_at_a_time(monkeypatch):
     ):
         for name in (*order, "accuracy", "churn", "epochs"):
             assert one[name] == other[name]
+
+
+def test_all_margins_of_an_average_come_from_one_average(monkeypatch):
+    data = load("wine").scaled()
+    made = []
+
+    def counted(trained, groups, *arguments, **options):
+        made.append(len(groups))
+        return average(trained, groups, *arguments, **options)
+
+    monkeypatch.setattr(nets, "average", counted)
+    soups = [Sticky(3, t, "warm", "weights", share) for share in (0.0, 0.5) for t in (0.0, 0.05, 0.1, 0.4, 0.9)]
+    rows = run_trials(data, SMALL, dict.fromkeys(range(2), soups), device="cpu")
+    assert len(rows) == 2 * len(soups)
+    assert sum(made) == 2 * 2  # trials and shares
+    means = []
+    real = trials._Retrains.means
+    monkeypatch.setattr(trials._Retrains, "means", lambda *some: means.append(some) or real(*some))
+    mixed = [Sticky(2, t, "both", toward_base=share) for share in (0.0, 0.5) for t in (0.0, 0.05, 0.1, 0.4, 0.9)]
+    assert len(run_trials(data, SMALL, dict.fromkeys(range(2), mixed), device="cpu")) == 2 * len(mixed)
+    assert len(means) == 1
+
+
+def test_churn_falls_along_the_margin():
+    data = load("wine").scaled()
+    for estimate in ({"start": "both"}, {"start": "warm", "average": "weights"}):
+        settings = [Sticky(2, t / 50, **estimate) for t in range(51)]
+        churns = [r["churn"] for r in sorted(run_trials(data, SMALL, {0: settings}, device="cpu"), key=at_margin)]
+        assert churns == sorted(churns, reverse=True)
+        assert churns[-1] == 0
+
+
+def at_margin(row):
+    return row["parameters"]["margin"]
 
 
 def test_a_member_that_failed_is_left_out_and_named(monkeypatch):
@@ -271,17 +332,38 @@ def test_the_papers_settings():
 
 def test_settings_past_the_paper():
     dial = dial_settings()
-    assert {s.name for s in dial} == {"cold"} | {cls.name for cls in ALL} - {cls.name for cls in PAPER}
+    assert {s.name for s in dial} == {"cold"} | {cls.name for cls in ALL} - {cls.name for cls in PAPER} - {"sticky"}
     field = [s for s in dial if s.name not in ("cold", "soup", "interpolate", "two-teachers", "served-mix")]
     assert len(field) >= 4 * 9
     assert len(plan(dial).trainings) == 1 + 8 + 4 * 10 + len(field)  # cold, retrains, students, the field
     assert settings_of(["dial"]) == dial
     assert settings_of(["paper"], "both") == paper_settings("both")
-    assert len(settings_of(["all"])) == len(set(paper_settings() + dial))
+    assert len(settings_of(["all"])) == len(set(paper_settings() + dial + sticky_settings()))
     assert {s.students for s in settings_of(["two-teachers"])} == {1, 4}
     assert {cls.name for cls in ALL} == {s.name for s in settings_of(["all"])}
     with pytest.raises(ValueError, match="unknown strategy 'dail'. Did you mean 'dial'"):
         settings_of(["dail"])
+
+
+def test_sticky_settings():
+    sticky = settings_of(["sticky"])
+    assert sticky == sticky_settings(8)
+    assert len(sticky) == len(set(sticky)) == 9 * 22
+    assert len(plan(sticky).trainings) == 8 + 8
+    # They share their warm retrains with the dial, and the first cold one is the cold start.
+    everything = settings_of(["all"])
+    assert len(plan(everything).trainings) == len(plan([*paper_settings(), *dial_settings()]).trainings) + 7
+    estimates = {(s.members, s.start, s.average, s.toward_base) for s in sticky}
+    assert {e[:3] for e in estimates} == {
+        (1, "cold", "proba"),
+        (1, "warm", "proba"),
+        (8, "warm", "weights"),
+        (8, "warm", "proba"),
+        (8, "both", "proba"),
+    }
+    assert {e[3] for e in estimates if e[1] == "both"} == {0.0, 0.2, 0.4, 0.6}
+    assert [start_of(Sticky(start=start)) for start in ("cold", "warm", "both")] == ["cold", "warm", "both"]
+    assert start_of(Soup()) == start_of(TwoTeachers(students=2)) == start_of(ServedMixture(start="warm")) == "warm"
 
 
 def test_the_ablation_lies_between_distillation_and_anchor():

@@ -20,6 +20,7 @@ from lowchurn.strategies import (
     Interpolate,
     ServedMixture,
     Soup,
+    Sticky,
     Strategy,
     TwoTeachers,
     paper_grid,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 NETWORKS = ("fcn", "convnet", "transformer", "resnet")
-OF_MODELS = (Soup, Interpolate, TwoTeachers, ServedMixture)  # averaged or taught by several retrains
+OF_MODELS = (Soup, Interpolate, TwoTeachers, ServedMixture, Sticky)  # averaged or taught by several retrains
 STARTS = ("warm", "cold", "default", "both")
 # The smallest and largest values of what is counted. Rows are written with 64-bit numbers, and more trials than the
 # last limit would only be a slip of the keyboard.
@@ -166,8 +167,27 @@ def dial_settings(start: str = "warm", members: int = 8, students: int = 4) -> l
     ]
 
 
+def sticky_settings(members: int = 8) -> list[Strategy]:
+    """Every margin on each estimate of the probabilities: from one retrain to as many warm and cold ones.
+
+    Estimates that serve two models with the base come first. Those with a share of the base are for retrains that are
+    poor and for data that drift.
+    """
+    estimates: list[dict[str, Any]] = [
+        *({"members": 1, "start": "cold", "toward_base": share} for share in (0.0, 0.4)),
+        {"members": 1, "start": "warm"},
+        {"members": members, "start": "warm", "average": "weights"},
+        {"members": members, "start": "warm"},
+        *({"members": members, "start": "both", "toward_base": share} for share in (0.0, 0.2, 0.4, 0.6)),
+    ]
+    return [strategy for estimate in estimates for strategy in paper_grid(Sticky, **estimate)]
+
+
 def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
-    """The settings of groups (``paper``, ``dial``, ``all``) and of strategies by name, each once.
+    """The settings of groups (``paper``, ``dial``, ``sticky``, ``all``) and of strategies by name, each once.
+
+    ``sticky`` is the group of :func:`sticky_settings`, which are the settings of the strategy of that name. ``all`` is
+    the three other groups together.
 
     Parameters
     ----------
@@ -175,7 +195,7 @@ def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
         Groups, and strategies by name, such as ``distill``.
     start : {"warm", "cold", "default", "both"}
         Where the strategies start that leave it open; ``default`` is each strategy's own. Retrains that are averaged
-        or teach start from the base.
+        or teach start from the base; those of ``sticky`` where each setting wants them.
 
     Examples
     --------
@@ -183,9 +203,9 @@ def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
     >>> len(settings_of(["paper"])), len(settings_of(["cold", "soup"]))
     (74, 11)
     """
-    paper, dial = paper_settings(start), dial_settings(start)
-    groups = {"paper": paper, "dial": dial, "all": [*paper, *dial]}
-    known = [*groups, *(cls.name for cls in ALL)]
+    paper, dial, sticky = paper_settings(start), dial_settings(start), sticky_settings()
+    groups = {"paper": paper, "dial": dial, "sticky": sticky, "all": [*paper, *dial, *sticky]}
+    known = list(dict.fromkeys([*groups, *(cls.name for cls in ALL)]))
     found: list[Strategy] = []
     for name in names:
         if name not in known:
@@ -203,7 +223,10 @@ def _grids(cls: type[Strategy], start: str) -> list[Strategy]:
 
 
 def start_of(strategy: Strategy) -> str:
-    """Where a strategy starts, in a word."""
+    """Where a strategy starts, in a word; what is averaged starts where its members do, ``both`` for some of each."""
+    if strategy.blend is not None:
+        starts = {start_of(group.strategy) for group in strategy.blend.groups}
+        return starts.pop() if len(starts) == 1 else "both"
     return {0.0: "cold", 1.0: "warm"}.get(strategy.base_share, "between")
 
 

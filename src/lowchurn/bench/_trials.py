@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 COPIES = 12  # of a model's weights that training takes at most: state, start, moments and what is moved about
 BLEND_BYTES = 2**32  # that averages of weights or probabilities may take at a time
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 NO_TEACHER = "no teacher finished"
 
 
@@ -328,38 +329,69 @@ class _Measured:
                 yield row | {"left_out": ""} | ({"validation_loss": float(loss)} if row["status"] == FINISHED else {})
 
     def _averages(self, made: list[_Made]) -> Iterator[Row]:
-        """Strategies that are averages of weights, some at a time."""
-        from lowchurn.nets import average
-
-        weights = sum(p.numel() for p in self.pool.network.parameters())
-        most = self.pool.bytes_at_once / (COPIES * self.bases.proba.element_size() * weights)
-        for some in _by_stack(made):
-            for part in slices(some, most):
-                averaged = average(
-                    part[0].members.stack,
-                    [one.members.finished for one in part],
-                    [(self.bases.trained, one.i) for one in part],
-                    [one.recipe.base_share for one in part],
-                    X=self.pool.X,
-                    rows=[self.bases.both[one.i] for one in part],
-                )
-                yield from self._rows(part, averaged.decisions(self.pool.test), averaged.status)
-
-    def _mixtures(self, made: list[_Made]) -> Iterator[Row]:
-        """Strategies that are averages of probabilities, some trials at a time."""
+        """Strategies that are averages of weights, some at a time; all margins of one average together."""
         import torch
 
-        groups: dict[tuple[Training, ...], list[_Made]] = {}
-        for one in made:
-            groups.setdefault(one.recipe.members, []).append(one)
-        for some in groups.values():
+        pool, item = self.pool, self.bases.proba.element_size()
+        model = COPIES * item * sum(p.numel() for p in pool.network.parameters())
+        proba = COPIES * item * len(pool.test) * pool.data.classes
+        for some in _by_stack([one for one in made if one.recipe.margin is None]):
+            for part in slices(some, pool.bytes_at_once / model):
+                averaged = self._average(part)
+                yield from self._rows(part, averaged.decisions(pool.test), averaged.status)
+        for some in _by_stack([one for one in made if one.recipe.margin is not None]):
+            groups = _grouped(some, lambda one: (one.i, one.recipe.members, one.recipe.base_share))
+            for alike in slices(list(groups.values()), pool.bytes_at_once / (model + proba)):
+                averaged = self._average([group[0] for group in alike])
+                found = torch.softmax(averaged.outputs(pool.test), dim=-1)
+                yield from self._decided(alike, found, averaged.status)
+
+    def _average(self, made: Sequence[_Made]) -> Trained:
+        """The average of weights that each of these is."""
+        from lowchurn.nets import average
+
+        return average(
+            made[0].members.stack,
+            [one.members.finished for one in made],
+            [(self.bases.trained, one.i) for one in made],
+            [one.recipe.base_share for one in made],
+            X=self.pool.X,
+            rows=[self.bases.both[one.i] for one in made],
+        )
+
+    def _mixtures(self, made: list[_Made]) -> Iterator[Row]:
+        """Strategies that are averages of probabilities, some trials at a time; all of the same members together."""
+        import torch
+
+        for some in _grouped(made, lambda one: one.recipe.members).values():
+            alike = _grouped(some, lambda one: (one.recipe.base_share, one.i))
+            shares = dict.fromkeys(share for share, _ in alike)
             for part, means in self.retrains.means({one.i: one.members for one in some}):
                 base = torch.softmax(self.bases.trained.take(part).outputs(self.pool.test), dim=-1)
-                for share in dict.fromkeys(one.recipe.base_share for one in some):
-                    own = [one for one in some if one.i in part and one.recipe.base_share == share]
-                    index = torch.tensor([part.index(one.i) for one in own], device=means.device, dtype=torch.int64)
-                    mixed = (1 - share) * means[index] + share * base[index]
-                    yield from self._rows(own, decide(mixed).to(self.bases.before.dtype), [FINISHED] * len(own))
+                for share in shares:
+                    places = [k for k, i in enumerate(part) if (share, i) in alike]
+                    if places:
+                        mixed = (1 - share) * means[places] + share * base[places]
+                        groups = [alike[share, part[k]] for k in places]
+                        yield from self._decided(groups, mixed, [FINISHED] * len(groups))
+
+    def _decided(self, groups: Sequence[list[_Made]], proba: torch.Tensor, status: Sequence[str]) -> Iterator[Row]:
+        """Strategies that decide by the same probabilities, group by group (K, test rows, m), each by its margin."""
+        import torch
+
+        before = self.bases.before[[group[0].i for group in groups]].to(torch.int64)
+        others = proba.scatter(-1, before.unsqueeze(-1), -1.0)
+        best = decide(others)
+        gain = (others.gather(-1, best.unsqueeze(-1)) - proba.gather(-1, before.unsqueeze(-1))).squeeze(-1)
+        placed = [(k, one) for k, group in enumerate(groups) for one in group]
+        for margin, some in _grouped(placed, lambda each: each[1].recipe.margin).items():
+            index = torch.tensor([k for k, _ in some], device=proba.device)
+            if margin is None:
+                after = decide(proba[index])
+            else:
+                after = torch.where(gain[index] > margin, best[index], before[index])
+            states = [status[k] for k, _ in some]
+            yield from self._rows([one for _, one in some], after.to(self.bases.before.dtype), states)
 
     def _rows(self, made: Sequence[_Made], after: torch.Tensor, status: Sequence[str]) -> Iterator[Row]:
         """Rows with what was measured of these models' decisions (K, test rows)."""
@@ -395,10 +427,15 @@ class _Measured:
 
 
 def _by_stack(made: list[_Made]) -> list[list[_Made]]:
-    stacks: dict[int, list[_Made]] = {}
-    for one in made:
-        stacks.setdefault(id(one.members.stack), []).append(one)
-    return list(stacks.values())
+    return list(_grouped(made, lambda one: id(one.members.stack)).values())
+
+
+def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items of each key, keys in the order in which they come first."""
+    groups: dict[K, list[T]] = {}
+    for one in items:
+        groups.setdefault(key(one), []).append(one)
+    return groups
 
 
 def slices(items: Sequence[T], most: float) -> Iterator[Sequence[T]]:
