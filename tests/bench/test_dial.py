@@ -5,6 +5,7 @@ import math
 import pytest
 
 from lowchurn.bench._against import against_table, noise_table, paired_table, resampled_table, trial_rows
+from lowchurn.bench._budgets import budget_tables
 from lowchurn.bench._columns import BEST, column_of, in_order, served
 from lowchurn.bench._past_paper import (
     along_the_dial,
@@ -283,6 +284,44 @@ def test_sticky_rows_make_no_variant_of_their_own(tmp_path):
     store.append([broken | {"trial": 9}])
     with pytest.raises(ValueError, match="a row that no run makes"):
         write_tables(store, tmp_path)
+
+
+# Two data sets, two trials: the base has 0.70, the plain retrain gains 8 and 4 points.
+KEPT = [
+    row(dataset, strategy, setting, accuracy, churn, trial=trial, base_accuracy=0.7)
+    for dataset, strategy, setting, accuracies, churn in (
+        ("adult", "cold", "", (0.79, 0.77), 0.2),
+        ("wilt", "cold", "", (0.74, 0.74), 0.1),
+        ("adult", "within", "method=soup, max_churn=0.01", (0.72, 0.72), 0.01),
+        ("wilt", "within", "method=soup, max_churn=0.01", (0.70, 0.72), 0.02),
+        ("adult", "within", "method=sticky soup, max_churn=0.01", (0.74, 0.74), 0.01),
+        ("wilt", "within", "method=sticky soup, max_churn=0.01", (0.72, 0.72), 0.01),
+        ("pollen", "within", "method=soup, max_churn=0.01", (0.70, 0.72), 0.02),
+    )
+    for trial, accuracy in enumerate(accuracies)
+]
+
+
+def test_gains_under_budgets():
+    names = {table.name: table for _, table in budget_tables(KEPT)}
+    assert list(names) == ["budget-fcn-1000", "budget-fcn-1000-datasets"]
+    found = {labels: [cell.value for cell in cells] for labels, cells in names["budget-fcn-1000"].rows}
+    assert list(found) == [("1 %", "soup", "1"), ("1 %", "sticky soup", "2"), ("none", "cold", "1")]
+    # Gains of 2 and 1 points; the second has an error of 1, half of which is left in the mean of two.
+    assert found["1 %", "soup", "1"] == pytest.approx([1.5, 0.5, 100 * 1.5 / 6, 1.5, 50])
+    assert found["1 %", "sticky soup", "2"] == pytest.approx([3, 0, 50, 1, 0])
+    assert found["none", "cold", "1"][:4] == pytest.approx([6, 0.5, 100, 15])
+    table = names["budget-fcn-1000-datasets"]
+    assert table.columns == ("cold", "soup", "sticky soup")
+    assert [[labels[1], *(round(cell.value) for cell in cells)] for labels, cells in table.rows] == [
+        ["adult", 8, 2, 4],
+        ["wilt", 4, 1, 2],
+    ]
+    assert not list(budget_tables([model for model in KEPT if model["strategy"] == "within"]))
+    assert not list(budget_tables(ROWS))
+    flat = [model | ({"accuracy": 0.7} if model["strategy"] == "cold" else {}) for model in KEPT]
+    shares = [cells[2].value for _, cells in next(budget_tables(flat))[1].rows]
+    assert all(map(math.isnan, shares))  # of no gain there is no share
 
 
 def test_how_far_churn_is_from_proportion_along_the_dial():

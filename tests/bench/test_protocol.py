@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lowchurn import nets
-from lowchurn.bench import _trials as trials
+from lowchurn.bench import _retraining as retraining
 from lowchurn.bench._ablation import AnchorToDistill, ablation_settings
 from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import (
@@ -22,6 +22,7 @@ from lowchurn.bench._protocol import (
 )
 from lowchurn.bench._segments import setting_of
 from lowchurn.bench._trials import run_trials
+from lowchurn.bench._within import CHOICES, Within, budget_settings
 from lowchurn.nets import Task, average, train
 from lowchurn.strategies import (
     ALL,
@@ -47,7 +48,7 @@ from lowchurn.strategies import (
     one_hot,
     plan,
 )
-from lowchurn.theory import Margin
+from lowchurn.theory import Margin, optimal_margin
 from tests.nets.slow_twin import plain_training
 
 SMALL = Protocol(network="fcn-6", initial=40, validation=20, batch=30, epochs=4, scale=True)
@@ -86,6 +87,14 @@ SETTINGS = [
     Sticky(2, 0.02, start="both"),
     Sticky(2, 0.02, start="both", toward_base=0.2),
     Sticky(2, 0.9, start="both", toward_base=0.2),
+]
+UNDER_BUDGETS = [
+    Within("distill", 0.2),
+    Within("soup", 0.05),
+    Within("sticky 1 cold", 0.2),
+    Within("sticky soup", 0.04),
+    Within("sticky 8+8", 0.1),
+    Within("sticky 8+8 + base", 0.1),
 ]
 
 
@@ -132,29 +141,45 @@ class SlowTrial:
         )
         return plain_training(self.template, self.X, task, **self.options)
 
-    def row(self, strategy):
-        test, truth, loss = self.data.test, self.data.y[self.data.test], None
-        epochs = sum(self.train(one, member)[1] for one, member in plan([strategy]).trainings)
-        before = self.proba(self.base, test)
+    def answers(self, strategy, rows):
+        """The probabilities of what a strategy makes."""
         if strategy.blend is None:
-            model, _, loss = self.train(strategy, 0)
-            after = self.proba(model, test)
-        else:
-            groups, share = strategy.blend.groups, strategy.blend.base
-            members = [self.train(group.strategy, j)[0] for group in groups for j in range(group.count)]
-            if strategy.blend.of == "proba":
-                after = (1 - share) * np.mean([self.proba(m, test) for m in members], axis=0) + share * before
-            else:
-                state = {
-                    name: (1 - share) * sum(m.state_dict()[name] for m in members) / len(members) + share * value
-                    for name, value in self.base.state_dict().items()
-                }
-                model = make_network("fcn-6", self.data).double()
-                model.load_state_dict(state)
-                after = self.proba(model, test)
-        before = before.argmax(axis=1)
+            return self.proba(self.train(strategy, 0)[0], rows)
+        groups, share = strategy.blend.groups, strategy.blend.base
+        members = [self.train(group.strategy, j)[0] for group in groups for j in range(group.count)]
+        if strategy.blend.of == "proba":
+            mean = np.mean([self.proba(m, rows) for m in members], axis=0)
+            return (1 - share) * mean + share * self.proba(self.base, rows)
+        state = {
+            name: (1 - share) * sum(m.state_dict()[name] for m in members) / len(members) + share * value
+            for name, value in self.base.state_dict().items()
+        }
+        model = make_network("fcn-6", self.data).double()
+        model.load_state_dict(state)
+        return self.proba(model, rows)
+
+    def decisions(self, strategy):
+        test, traffic = self.data.test, self.drawn.traffic
+        before, on_traffic = (self.proba(self.base, rows).argmax(axis=1) for rows in (test, traffic))
+        if isinstance(strategy, Within):
+            best, most = before, 0.0
+            for choice in strategy.choices:
+                if isinstance(choice, Sticky):
+                    rule = optimal_margin(self.answers(choice, traffic), on_traffic, strategy.max_churn)
+                    return rule.decisions(self.answers(choice, test), before)
+                changed = np.mean(self.answers(choice, traffic).argmax(axis=1) != on_traffic)
+                if most < changed <= strategy.max_churn:
+                    best, most = self.answers(choice, test).argmax(axis=1), changed
+            return best
         margin = None if strategy.blend is None else strategy.blend.margin
-        after = after.argmax(axis=1) if margin is None else Margin(margin).decisions(after, before)
+        after = self.answers(strategy, test)
+        return after.argmax(axis=1) if margin is None else Margin(margin).decisions(after, before)
+
+    def row(self, strategy):
+        test, truth = self.data.test, self.data.y[self.data.test]
+        epochs = sum(self.train(one, member)[1] for one, member in plan([strategy]).trainings)
+        loss = self.train(strategy, 0)[2] if strategy.blend is None else None
+        before, after = self.proba(self.base, test).argmax(axis=1), self.decisions(strategy)
         return {
             "accuracy": np.mean(after == truth),
             "churn": np.mean(after != before),
@@ -181,6 +206,19 @@ def test_every_setting_equals_a_plain_loop(loss):
             row = found[trial, as_setting(strategy)]
             assert row["status"] == "finished"
             assert row["left_out"] == ""
+            for name, value in slow.row(strategy).items():
+                assert row[name] == pytest.approx(value, abs=1e-8), (name, strategy)
+
+
+def test_budgets_equal_a_plain_loop():
+    data = load("wine").scaled()
+    rows = run_trials(data, SMALL, {0: UNDER_BUDGETS, 3: UNDER_BUDGETS[1:4]}, device="cpu", dtype="float64")
+    found = {(r["trial"], setting_of(r)): r for r in rows}
+    for trial, settings in ((0, UNDER_BUDGETS), (3, UNDER_BUDGETS[1:4])):
+        slow = SlowTrial(data, SMALL, trial)
+        for strategy in settings:
+            row = found[trial, as_setting(strategy)]
+            assert (row["status"], row["left_out"]) == ("finished", "")
             for name, value in slow.row(strategy).items():
                 assert row[name] == pytest.approx(value, abs=1e-8), (name, strategy)
 
@@ -219,7 +257,7 @@ def test_averages_are_made_some_at_a_time(monkeypatch):
     data = load("wine").scaled()
     blends = [s for s in SETTINGS if s.blend is not None or s.teachers is not None]
     whole = run_trials(data, SMALL, dict.fromkeys(range(3), blends), device="cpu")
-    monkeypatch.setattr(trials, "BLEND_BYTES", 1)
+    monkeypatch.setattr(retraining, "BLEND_BYTES", 1)
     parts = run_trials(data, SMALL, dict.fromkeys(range(3), blends), device="cpu")
     order = ("trial", "strategy", "parameters")
     for one, other in zip(
@@ -243,8 +281,8 @@ def test_all_margins_of_an_average_come_from_one_average(monkeypatch):
     assert len(rows) == 2 * len(soups)
     assert sum(made) == 2 * 2  # trials and shares
     means = []
-    real = trials._Retrains.means
-    monkeypatch.setattr(trials._Retrains, "means", lambda *some: means.append(some) or real(*some))
+    real = retraining.Retrains.means
+    monkeypatch.setattr(retraining.Retrains, "means", lambda *some: means.append(some) or real(*some))
     mixed = [Sticky(2, t, "both", toward_base=share) for share in (0.0, 0.5) for t in (0.0, 0.05, 0.1, 0.4, 0.9)]
     assert len(run_trials(data, SMALL, dict.fromkeys(range(2), mixed), device="cpu")) == 2 * len(mixed)
     assert len(means) == 1
@@ -257,6 +295,32 @@ def test_churn_falls_along_the_margin():
         churns = [r["churn"] for r in sorted(run_trials(data, SMALL, {0: settings}, device="cpu"), key=at_margin)]
         assert churns == sorted(churns, reverse=True)
         assert churns[-1] == 0
+
+
+def test_budgets_are_kept_on_traffic_and_by_everybody(monkeypatch):
+    data = load("digits").scaled()
+    protocol = Protocol(network="fcn-16", initial=100, validation=50, batch=100, epochs=5, scale=True)
+    settings = [*budget_settings(), *(Within(method, budget) for method in CHOICES for budget in (0.0, 1.0))]
+    rows = run_trials(data, protocol, {0: settings}, device="cpu")
+    found = {(r["parameters"]["method"], r["parameters"]["max_churn"]): r for r in rows}
+    assert {r["status"] for r in rows} == {"finished"}
+    for method in CHOICES:
+        churns = [found[method, budget]["churn"] for budget in (0.0, 0.005, 0.01, 0.02, 0.05, 1.0)]
+        assert churns == sorted(churns)
+        assert churns[0] < 0.01
+        assert churns[-2] < 0.09 < churns[-1]
+    (plain,) = run_trials(data, protocol, {0: [Sticky(8, start="both")]}, device="cpu")
+    assert found["sticky 8+8", 1.0]["churn"] == plain["churn"]
+    assert len(draw(data, protocol, 0).traffic) == len(data.train) - 250
+
+
+def test_without_rows_for_traffic_a_budget_fails_with_the_reason():
+    data = load("wine").scaled()
+    protocol = Protocol(**(vars(SMALL) | {"initial": 60, "batch": len(data.train) - 80}))
+    rows = run_trials(data, protocol, {0: [ColdStart(), *budget_settings()]}, device="cpu")
+    assert {r["status"] for r in rows if r["strategy"] == "within"} == {"failed: no training rows are left as traffic"}
+    with pytest.raises(ValueError, match="bench: method must be one of"):
+        Within("soap")
 
 
 def at_margin(row):
@@ -305,9 +369,9 @@ def test_draws_are_disjoint_and_repeatable():
     protocol = Protocol(network="fcn-6", initial=400, validation=100, batch=500)
     for trial in range(20):
         one, again = draw(data, protocol, trial), draw(data, protocol, trial)
-        parts = [one.initial, one.validation, one.batch]
-        assert [len(p) for p in parts] == [400, 100, 500]
-        assert len(np.unique(np.concatenate(parts))) == 1000
+        parts = [one.initial, one.validation, one.batch, one.traffic]
+        assert [len(p) for p in parts] == [400, 100, 500, len(data.train) - 1000]
+        assert len(np.unique(np.concatenate(parts))) == len(data.train)
         assert set(np.concatenate(parts)) <= set(data.train)
         np.testing.assert_array_equal(one.batch, again.batch)
         assert (one.seed, one.base_seed) == (again.seed, again.base_seed)

@@ -13,6 +13,7 @@ import numpy as np
 
 from lowchurn._checks import check_choice, check_whole, unknown_name
 from lowchurn.bench._loading import LENGTH, VOCABULARY, Data
+from lowchurn.bench._within import budget_settings
 from lowchurn.strategies import (
     ALL,
     PAPER,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 NETWORKS = ("fcn", "convnet", "transformer", "resnet")
 OF_MODELS = (Soup, Interpolate, TwoTeachers, ServedMixture, Sticky)  # averaged or taught by several retrains
 STARTS = ("warm", "cold", "default", "both")
+TRAFFIC = 2000  # rows at most
 # The smallest and largest values of what is counted. Rows are written with 64-bit numbers, and more trials than the
 # last limit would only be a slip of the keyboard.
 LIMITS = {
@@ -118,6 +120,7 @@ class Draw:
     initial: np.ndarray
     validation: np.ndarray
     batch: np.ndarray
+    traffic: np.ndarray  # training rows of no other part, whose labels are not used
     base_seed: int
     seed: int
 
@@ -134,7 +137,8 @@ def draw(data: Data, protocol: Protocol, trial: int) -> Draw:
     order = np.random.default_rng(parts[0]).permutation(data.train)
     cuts = np.cumsum([protocol.initial, protocol.validation, protocol.batch])
     base_seed, seed = (int(s >> np.uint64(1)) for s in parts[1].generate_state(2, np.uint64))
-    return Draw(order[: cuts[0]], order[cuts[0] : cuts[1]], order[cuts[1] : cuts[2]], base_seed, seed)
+    initial, validation, batch, traffic = np.split(order[: cuts[2] + TRAFFIC], cuts)
+    return Draw(initial, validation, batch, traffic, base_seed, seed)
 
 
 def check_size(data: Data, protocol: Protocol) -> None:
@@ -184,10 +188,10 @@ def sticky_settings(members: int = 8) -> list[Strategy]:
 
 
 def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
-    """The settings of groups (``paper``, ``dial``, ``sticky``, ``all``) and of strategies by name, each once.
+    """The settings of groups and of strategies by name, each once.
 
-    ``sticky`` is the group of :func:`sticky_settings`, which are the settings of the strategy of that name. ``all`` is
-    the three other groups together.
+    The groups are ``paper``, ``dial``, ``sticky`` (:func:`sticky_settings`, the settings of the strategy of that name),
+    ``all`` of these, and ``budget``: methods under a budget, their settings chosen on traffic, and the cold start.
 
     Parameters
     ----------
@@ -205,6 +209,7 @@ def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
     """
     paper, dial, sticky = paper_settings(start), dial_settings(start), sticky_settings()
     groups = {"paper": paper, "dial": dial, "sticky": sticky, "all": [*paper, *dial, *sticky]}
+    groups["budget"] = [ColdStart(), *budget_settings()]
     known = list(dict.fromkeys([*groups, *(cls.name for cls in ALL)]))
     found: list[Strategy] = []
     for name in names:

@@ -20,6 +20,7 @@ from lowchurn.bench._datasets import BY_NAME
 from lowchurn.bench._paper import METRIC, PaperTable, printed
 from lowchurn.bench._segments import FINISHED, Row, Setting, setting_of
 from lowchurn.bench._store import Store
+from lowchurn.bench._within import CHOICES
 from lowchurn.metrics import churn_at_cold_accuracy, standard_error
 from lowchurn.strategies import PAPER, STARTS
 
@@ -35,9 +36,10 @@ READ = {
     "two-teachers": ("students",),
     "anchor-to-distill": ("share",),
     "sticky": ("members", "margin", "start", "average", "toward_base"),
+    "within": ("method", "max_churn"),
 }
 # Values of those that are words; a sticky setting may have members from both starts.
-WORDS = {"start": STARTS, "average": ("proba", "weights")}
+WORDS = {"start": STARTS, "average": ("proba", "weights"), "method": tuple(CHOICES)}
 LABELS = ("dataset", "network", "sizes")
 # What has a meaning in Markdown and in LaTeX; names of data sets may contain anything.
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|<`*["})
@@ -337,13 +339,13 @@ def _least(cells: list[Cell]) -> set[int]:
 
 
 def error_bands(rows: Iterable[Row] | Averages, variant: Variant, table: PaperTable | None = None) -> Table:
-    """Standard errors of error and churn in percent, averaged over all settings of all methods but sticky."""
+    """Standard errors of error and churn in percent, averaged over all settings of all methods but sticky's."""
     found = averaged(rows, variant)
     lines = []
     width = 3 if table is None else 2
     for place in _places(found, table):
         # The many margins of sticky would outweigh all others.
-        some = [a for s, a in found.get(place, {}).items() if a.trials > 1 and s.strategy != "sticky"]
+        some = [a for s, a in found.get(place, {}).items() if a.trials > 1 and s.strategy not in ("sticky", "within")]
         trials = min((a.trials for a in some), default=0)
         cells = [
             Cell(100 * float(np.mean([getattr(a, name) for a in some])) if some else None, trials)

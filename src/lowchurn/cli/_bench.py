@@ -40,7 +40,7 @@ def run_command(
         Option(
             "--strategy",
             "--strategies",
-            help="Name of a strategy, or paper (default), dial, sticky or all. May be repeated.",
+            help="Name of a strategy, or paper (default), dial, sticky, all or budget. May be repeated.",
         ),
     ] = None,
     start: Annotated[str, Option(help="Where strategies start: warm, cold, both or default.")] = "warm",
