@@ -7,13 +7,23 @@ import pytest
 import torch
 
 from lowchurn import nets
-from lowchurn.bench import _trials as trials
+from lowchurn.bench import _retraining as retraining
 from lowchurn.bench._ablation import AnchorToDistill, ablation_settings
 from lowchurn.bench._loading import load
-from lowchurn.bench._protocol import Protocol, dial_settings, draw, make_network, paper_settings, settings_of, start_of
+from lowchurn.bench._protocol import (
+    Protocol,
+    dial_settings,
+    draw,
+    make_network,
+    paper_settings,
+    settings_of,
+    start_of,
+    sticky_settings,
+)
 from lowchurn.bench._segments import setting_of
 from lowchurn.bench._trials import run_trials
-from lowchurn.nets import Task, train
+from lowchurn.bench._within import CHOICES, Within, budget_settings
+from lowchurn.nets import Task, average, train
 from lowchurn.strategies import (
     ALL,
     PAPER,
@@ -31,12 +41,14 @@ from lowchurn.strategies import (
     ServedMixture,
     ShrinkPerturb,
     Soup,
+    Sticky,
     TwoTeachers,
     WarmStart,
     member_seed,
     one_hot,
     plan,
 )
+from lowchurn.theory import Margin, optimal_margin
 from tests.nets.slow_twin import plain_training
 
 SMALL = Protocol(network="fcn-6", initial=40, validation=20, batch=30, epochs=4, scale=True)
@@ -63,6 +75,26 @@ SETTINGS = [
     Dissonance(0.4),
     Constrained(0.03, start="warm"),
     LocalSmoothing(0.5, 4, start="warm"),
+    Sticky(1, 0.0),
+    Sticky(1, 0.2, toward_base=0.4),
+    Sticky(1, 0.02, start="warm"),
+    Sticky(3, 0.0, start="warm"),
+    Sticky(3, 0.05, start="warm", toward_base=0.3),
+    Sticky(3, 0.0, start="warm", average="weights"),
+    Sticky(3, 0.03, start="warm", average="weights"),
+    Sticky(3, 0.03, start="warm", average="weights", toward_base=0.4),
+    Sticky(2, 0.0, start="both"),
+    Sticky(2, 0.02, start="both"),
+    Sticky(2, 0.02, start="both", toward_base=0.2),
+    Sticky(2, 0.9, start="both", toward_base=0.2),
+]
+UNDER_BUDGETS = [
+    Within("distill", 0.2),
+    Within("soup", 0.05),
+    Within("sticky 1 cold", 0.2),
+    Within("sticky soup", 0.04),
+    Within("sticky 8+8", 0.1),
+    Within("sticky 8+8 + base", 0.1),
 ]
 
 
@@ -109,27 +141,45 @@ class SlowTrial:
         )
         return plain_training(self.template, self.X, task, **self.options)
 
-    def row(self, strategy):
-        test, truth, loss = self.data.test, self.data.y[self.data.test], None
-        epochs = sum(self.train(one, member)[1] for one, member in plan([strategy]).trainings)
-        before = self.proba(self.base, test)
+    def answers(self, strategy, rows):
+        """The probabilities of what a strategy makes."""
         if strategy.blend is None:
-            model, _, loss = self.train(strategy, 0)
-            after = self.proba(model, test)
-        else:
-            groups, share = strategy.blend.groups, strategy.blend.base
-            members = [self.train(group.strategy, j)[0] for group in groups for j in range(group.count)]
-            if strategy.blend.of == "proba":
-                after = (1 - share) * np.mean([self.proba(m, test) for m in members], axis=0) + share * before
-            else:
-                state = {
-                    name: (1 - share) * sum(m.state_dict()[name] for m in members) / len(members) + share * value
-                    for name, value in self.base.state_dict().items()
-                }
-                model = make_network("fcn-6", self.data).double()
-                model.load_state_dict(state)
-                after = self.proba(model, test)
-        before, after = before.argmax(axis=1), after.argmax(axis=1)
+            return self.proba(self.train(strategy, 0)[0], rows)
+        groups, share = strategy.blend.groups, strategy.blend.base
+        members = [self.train(group.strategy, j)[0] for group in groups for j in range(group.count)]
+        if strategy.blend.of == "proba":
+            mean = np.mean([self.proba(m, rows) for m in members], axis=0)
+            return (1 - share) * mean + share * self.proba(self.base, rows)
+        state = {
+            name: (1 - share) * sum(m.state_dict()[name] for m in members) / len(members) + share * value
+            for name, value in self.base.state_dict().items()
+        }
+        model = make_network("fcn-6", self.data).double()
+        model.load_state_dict(state)
+        return self.proba(model, rows)
+
+    def decisions(self, strategy):
+        test, traffic = self.data.test, self.drawn.traffic
+        before, on_traffic = (self.proba(self.base, rows).argmax(axis=1) for rows in (test, traffic))
+        if isinstance(strategy, Within):
+            best, most = before, 0.0
+            for choice in strategy.choices:
+                if isinstance(choice, Sticky):
+                    rule = optimal_margin(self.answers(choice, traffic), on_traffic, strategy.max_churn)
+                    return rule.decisions(self.answers(choice, test), before)
+                changed = np.mean(self.answers(choice, traffic).argmax(axis=1) != on_traffic)
+                if most < changed <= strategy.max_churn:
+                    best, most = self.answers(choice, test).argmax(axis=1), changed
+            return best
+        margin = None if strategy.blend is None else strategy.blend.margin
+        after = self.answers(strategy, test)
+        return after.argmax(axis=1) if margin is None else Margin(margin).decisions(after, before)
+
+    def row(self, strategy):
+        test, truth = self.data.test, self.data.y[self.data.test]
+        epochs = sum(self.train(one, member)[1] for one, member in plan([strategy]).trainings)
+        loss = self.train(strategy, 0)[2] if strategy.blend is None else None
+        before, after = self.proba(self.base, test).argmax(axis=1), self.decisions(strategy)
         return {
             "accuracy": np.mean(after == truth),
             "churn": np.mean(after != before),
@@ -160,6 +210,19 @@ def test_every_setting_equals_a_plain_loop(loss):
                 assert row[name] == pytest.approx(value, abs=1e-8), (name, strategy)
 
 
+def test_budgets_equal_a_plain_loop():
+    data = load("wine").scaled()
+    rows = run_trials(data, SMALL, {0: UNDER_BUDGETS, 3: UNDER_BUDGETS[1:4]}, device="cpu", dtype="float64")
+    found = {(r["trial"], setting_of(r)): r for r in rows}
+    for trial, settings in ((0, UNDER_BUDGETS), (3, UNDER_BUDGETS[1:4])):
+        slow = SlowTrial(data, SMALL, trial)
+        for strategy in settings:
+            row = found[trial, as_setting(strategy)]
+            assert (row["status"], row["left_out"]) == ("finished", "")
+            for name, value in slow.row(strategy).items():
+                assert row[name] == pytest.approx(value, abs=1e-8), (name, strategy)
+
+
 def test_a_row_does_not_depend_on_what_else_is_run():
     data = load("wine").scaled()
     together = run_trials(data, SMALL, {0: SETTINGS, 1: SETTINGS}, device="cpu")
@@ -174,7 +237,9 @@ def test_a_row_does_not_depend_on_what_else_is_run():
 def test_the_ends_of_the_dials():
     data = load("wine").scaled()
     retrain = [WarmStart(), Interpolate(0.0), Soup(1), ServedMixture(1, 1.0, start="warm")]
+    retrain += [Sticky(1, start="warm"), Sticky(1, start="warm", average="weights")]
     base = [Interpolate(1.0), Soup(3, 1.0), ServedMixture(3, 0.0)]
+    base += [Sticky(2, 1.0, start="both"), Sticky(2, 1.0, start="warm", average="weights"), Sticky(2, toward_base=1.0)]
     rows = run_trials(data, SMALL, {trial: [*retrain, *base] for trial in range(4)}, device="cpu")
     found = {(r["trial"], setting_of(r)): r for r in rows}
     for trial in range(4):
@@ -192,7 +257,7 @@ def test_averages_are_made_some_at_a_time(monkeypatch):
     data = load("wine").scaled()
     blends = [s for s in SETTINGS if s.blend is not None or s.teachers is not None]
     whole = run_trials(data, SMALL, dict.fromkeys(range(3), blends), device="cpu")
-    monkeypatch.setattr(trials, "BLEND_BYTES", 1)
+    monkeypatch.setattr(retraining, "BLEND_BYTES", 1)
     parts = run_trials(data, SMALL, dict.fromkeys(range(3), blends), device="cpu")
     order = ("trial", "strategy", "parameters")
     for one, other in zip(
@@ -200,6 +265,66 @@ def test_averages_are_made_some_at_a_time(monkeypatch):
     ):
         for name in (*order, "accuracy", "churn", "epochs"):
             assert one[name] == other[name]
+
+
+def test_all_margins_of_an_average_come_from_one_average(monkeypatch):
+    data = load("wine").scaled()
+    made = []
+
+    def counted(trained, groups, *arguments, **options):
+        made.append(len(groups))
+        return average(trained, groups, *arguments, **options)
+
+    monkeypatch.setattr(nets, "average", counted)
+    soups = [Sticky(3, t, "warm", "weights", share) for share in (0.0, 0.5) for t in (0.0, 0.05, 0.1, 0.4, 0.9)]
+    rows = run_trials(data, SMALL, dict.fromkeys(range(2), soups), device="cpu")
+    assert len(rows) == 2 * len(soups)
+    assert sum(made) == 2 * 2  # trials and shares
+    means = []
+    real = retraining.Retrains.means
+    monkeypatch.setattr(retraining.Retrains, "means", lambda *some: means.append(some) or real(*some))
+    mixed = [Sticky(2, t, "both", toward_base=share) for share in (0.0, 0.5) for t in (0.0, 0.05, 0.1, 0.4, 0.9)]
+    assert len(run_trials(data, SMALL, dict.fromkeys(range(2), mixed), device="cpu")) == 2 * len(mixed)
+    assert len(means) == 1
+
+
+def test_churn_falls_along_the_margin():
+    data = load("wine").scaled()
+    for estimate in ({"start": "both"}, {"start": "warm", "average": "weights"}):
+        settings = [Sticky(2, t / 50, **estimate) for t in range(51)]
+        churns = [r["churn"] for r in sorted(run_trials(data, SMALL, {0: settings}, device="cpu"), key=at_margin)]
+        assert churns == sorted(churns, reverse=True)
+        assert churns[-1] == 0
+
+
+def test_budgets_are_kept_on_traffic_and_by_everybody(monkeypatch):
+    data = load("digits").scaled()
+    protocol = Protocol(network="fcn-16", initial=100, validation=50, batch=100, epochs=5, scale=True)
+    settings = [*budget_settings(), *(Within(method, budget) for method in CHOICES for budget in (0.0, 1.0))]
+    rows = run_trials(data, protocol, {0: settings}, device="cpu")
+    found = {(r["parameters"]["method"], r["parameters"]["max_churn"]): r for r in rows}
+    assert {r["status"] for r in rows} == {"finished"}
+    for method in CHOICES:
+        churns = [found[method, budget]["churn"] for budget in (0.0, 0.005, 0.01, 0.02, 0.05, 1.0)]
+        assert churns == sorted(churns)
+        assert churns[0] < 0.01
+        assert churns[-2] < 0.09 < churns[-1]
+    (plain,) = run_trials(data, protocol, {0: [Sticky(8, start="both")]}, device="cpu")
+    assert found["sticky 8+8", 1.0]["churn"] == plain["churn"]
+    assert len(draw(data, protocol, 0).traffic) == len(data.train) - 250
+
+
+def test_without_rows_for_traffic_a_budget_fails_with_the_reason():
+    data = load("wine").scaled()
+    protocol = Protocol(**(vars(SMALL) | {"initial": 60, "batch": len(data.train) - 80}))
+    rows = run_trials(data, protocol, {0: [ColdStart(), *budget_settings()]}, device="cpu")
+    assert {r["status"] for r in rows if r["strategy"] == "within"} == {"failed: no training rows are left as traffic"}
+    with pytest.raises(ValueError, match="bench: method must be one of"):
+        Within("soap")
+
+
+def at_margin(row):
+    return row["parameters"]["margin"]
 
 
 def test_a_member_that_failed_is_left_out_and_named(monkeypatch):
@@ -244,9 +369,9 @@ def test_draws_are_disjoint_and_repeatable():
     protocol = Protocol(network="fcn-6", initial=400, validation=100, batch=500)
     for trial in range(20):
         one, again = draw(data, protocol, trial), draw(data, protocol, trial)
-        parts = [one.initial, one.validation, one.batch]
-        assert [len(p) for p in parts] == [400, 100, 500]
-        assert len(np.unique(np.concatenate(parts))) == 1000
+        parts = [one.initial, one.validation, one.batch, one.traffic]
+        assert [len(p) for p in parts] == [400, 100, 500, len(data.train) - 1000]
+        assert len(np.unique(np.concatenate(parts))) == len(data.train)
         assert set(np.concatenate(parts)) <= set(data.train)
         np.testing.assert_array_equal(one.batch, again.batch)
         assert (one.seed, one.base_seed) == (again.seed, again.base_seed)
@@ -271,17 +396,38 @@ def test_the_papers_settings():
 
 def test_settings_past_the_paper():
     dial = dial_settings()
-    assert {s.name for s in dial} == {"cold"} | {cls.name for cls in ALL} - {cls.name for cls in PAPER}
+    assert {s.name for s in dial} == {"cold"} | {cls.name for cls in ALL} - {cls.name for cls in PAPER} - {"sticky"}
     field = [s for s in dial if s.name not in ("cold", "soup", "interpolate", "two-teachers", "served-mix")]
     assert len(field) >= 4 * 9
     assert len(plan(dial).trainings) == 1 + 8 + 4 * 10 + len(field)  # cold, retrains, students, the field
     assert settings_of(["dial"]) == dial
     assert settings_of(["paper"], "both") == paper_settings("both")
-    assert len(settings_of(["all"])) == len(set(paper_settings() + dial))
+    assert len(settings_of(["all"])) == len(set(paper_settings() + dial + sticky_settings()))
     assert {s.students for s in settings_of(["two-teachers"])} == {1, 4}
     assert {cls.name for cls in ALL} == {s.name for s in settings_of(["all"])}
     with pytest.raises(ValueError, match="unknown strategy 'dail'. Did you mean 'dial'"):
         settings_of(["dail"])
+
+
+def test_sticky_settings():
+    sticky = settings_of(["sticky"])
+    assert sticky == sticky_settings(8)
+    assert len(sticky) == len(set(sticky)) == 9 * 22
+    assert len(plan(sticky).trainings) == 8 + 8
+    # They share their warm retrains with the dial, and the first cold one is the cold start.
+    everything = settings_of(["all"])
+    assert len(plan(everything).trainings) == len(plan([*paper_settings(), *dial_settings()]).trainings) + 7
+    estimates = {(s.members, s.start, s.average, s.toward_base) for s in sticky}
+    assert {e[:3] for e in estimates} == {
+        (1, "cold", "proba"),
+        (1, "warm", "proba"),
+        (8, "warm", "weights"),
+        (8, "warm", "proba"),
+        (8, "both", "proba"),
+    }
+    assert {e[3] for e in estimates if e[1] == "both"} == {0.0, 0.2, 0.4, 0.6}
+    assert [start_of(Sticky(start=start)) for start in ("cold", "warm", "both")] == ["cold", "warm", "both"]
+    assert start_of(Soup()) == start_of(TwoTeachers(students=2)) == start_of(ServedMixture(start="warm")) == "warm"
 
 
 def test_the_ablation_lies_between_distillation_and_anchor():

@@ -12,55 +12,37 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from lowchurn._display import setting_words
-from lowchurn.bench._segments import FINISHED, Row, Setting, setting_of
+from lowchurn.bench._against import against_table, noise_table, paired_table, resampled_table, trial_rows
+from lowchurn.bench._columns import (
+    BEST,
+    DIAL,
+    PAST,
+    REFERENCE,
+    SERVING,
+    STICKY,
+    column_of,
+    columns_of,
+    in_order,
+    is_shown,
+    paper_note,
+    served,
+)
+from lowchurn.bench._segments import Row
 from lowchurn.bench._tables import (
-    METHODS,
     VARIANT,
     Averages,
     Cell,
-    Settings,
     Table,
     Variant,
     averages,
     cold_accuracy_table,
     of_variant,
-    place_of,
     place_order,
     variant_name,
     win_counts,
 )
-from lowchurn.metrics import standard_error
 
-TrialRows = dict[tuple, dict[Setting, dict[int, Row]]]  # (data set, network, sizes) -> setting -> trial
-
-REFERENCE = "distill"
-BEST = "best of the paper"  # in the place of a reference: the least of the paper's methods, row by row
 BOTH = "both"  # in the place of a variant's start
-COLD = Setting("cold")
-# The columns of the evidence: strategies, and "two-teachers soup" for several students that are averaged.
-COLUMNS = (
-    *METHODS,
-    "soup",
-    "interpolate",
-    "two-teachers",
-    "two-teachers soup",
-    "served-mix",
-    "focal",
-    "dissonance",
-    "constrained",
-    "local-ls",
-)
-SERVE_SEVERAL = ("served-mix",)  # the base and all members answer every request
-RESAMPLES = 2000
-PAST = set(COLUMNS) - set(METHODS)
-
-
-def column_of(setting: Setting) -> str:
-    """The column of the evidence that a setting belongs to."""
-    if setting.strategy == "two-teachers" and setting.parameters["students"] != 1:
-        return "two-teachers soup"
-    return setting.strategy
 
 
 def dial_variants(rows: Iterable[Row]) -> list[Variant]:
@@ -79,12 +61,12 @@ def dial_averages(rows: Iterable[Row] | Averages, variant: Variant, network: str
 def dial_table(rows: Iterable[Row] | Averages, variant: Variant, network: str | None = None) -> Table:
     """Churn at cold accuracy in percent of the paper's methods, from the better start, and of those past the paper."""
     found = {
-        place: {s._replace(strategy=column_of(s)): a for s, a in settings.items() if column_of(s) in COLUMNS}
+        place: {s._replace(strategy=column_of(s)): a for s, a in settings.items() if is_shown(s)}
         for place, settings in dial_averages(rows, variant, network).items()
         if any(setting.strategy in PAST for setting in settings)
     }
     there = {setting.strategy for settings in found.values() for setting in settings} | {REFERENCE}
-    table = cold_accuracy_table(found, variant, methods=tuple(name for name in COLUMNS if name in there))
+    table = cold_accuracy_table(found, variant, methods=in_order(there))
     single = sum(
         len({setting.parameters["start"] for setting in settings if setting.strategy == REFERENCE}) == 1
         for settings in found.values()
@@ -95,13 +77,14 @@ def dial_table(rows: Iterable[Row] | Averages, variant: Variant, network: str | 
     return dataclasses.replace(table, name=name, caption=caption + variant_name(variant), notes=[*table.notes, *more])
 
 
-def one_model(table: Table) -> Table:
-    """A :func:`dial_table` without the methods that serve several models instead of one."""
-    kept = [k for k, name in enumerate(table.columns) if name not in SERVE_SEVERAL]
+def that_serve(table: Table, most: str) -> Table:
+    """A :func:`dial_table` without the methods that serve more models: those of "1", or of "1" and "2"."""
+    kept = [k for k, name in enumerate(table.columns) if SERVING.index(served(name)) <= SERVING.index(most)]
+    ending, words = {"1": ("one", "one model"), "2": ("two", "at most two models")}[most]
     return dataclasses.replace(
         table,
-        name=f"{table.name}-one",
-        caption=f"Methods that serve one model; {table.caption}",
+        name=f"{table.name}-{ending}",
+        caption=f"Methods that serve {words}; {table.caption}",
         columns=tuple(table.columns[k] for k in kept),
         rows=[(labels, [cells[k] for k in kept]) for labels, cells in table.rows],
     )
@@ -113,12 +96,9 @@ def ratio_table(table: Table, reference: str = REFERENCE) -> Table:
     The ratio of churns over the rows in which both are defined and above zero: its geometric mean, and its median,
     which one row with hardly any churn cannot move.
     """
-    if reference == BEST:
-        paper = [k for k, name in enumerate(table.columns) if name in METHODS]
-        tried = [[v for k in paper if (v := cells[k].value) is not None] for _, cells in table.rows]
-        references = [min((v for v in some if v == v), default=math.nan) if some else None for some in tried]
-    else:
-        references = [cells[table.columns.index(reference)].value for _, cells in table.rows]
+    least = [k for k, name in enumerate(table.columns) if name in columns_of(reference)]
+    tried = [[v for k in least if (v := cells[k].value) is not None] for _, cells in table.rows]
+    references = [min((v for v in some if v == v), default=math.nan) if some else None for some in tried]
     lines, zeros = [], 0
     for k, method in enumerate(table.columns):
         pairs = [(cells[k].value, other) for (_, cells), other in zip(table.rows, references, strict=True)]
@@ -134,93 +114,19 @@ def ratio_table(table: Table, reference: str = REFERENCE) -> Table:
         undefined = Counter((math.isnan(own), math.isnan(other)) for own, other in there)
         alone, missed, neither = (undefined[which] for which in ((False, True), (True, False), (True, True)))
         counts = map(str, (len(ratios), better, alone, missed, neither))
-        lines.append(((method, *counts), [Cell(mean), Cell(median)]))
+        lines.append(((method, served(method), *counts), [Cell(mean), Cell(median)]))
     notes = ["N/A in a table means that no setting is as accurate on average as the cold start."]
     notes += [f"{zeros} comparisons with a churn of zero are left out of mean and median."] if zeros else []
-    short, whose, ending = (
-        ("best", "the best churn of the paper's methods", "best-ratio")
-        if reference == BEST
-        else (reference, "distillation's churn", "ratio")
-    )
-    labels = ("method", "rows compared", "lower in", "only this defined", f"only {short} defined", "neither defined")
+    notes += paper_note(table.columns) if reference == BEST else []
+    whose, ending = {
+        BEST: ("the best churn of the paper's methods", "best-ratio"),
+        REFERENCE: ("distillation's churn", "ratio"),
+    }.get(reference, (f"the {reference}'s churn", f"{reference}-ratio"))
+    short = "best" if reference == BEST else reference
+    counted = ("rows compared", "lower in", "only this defined", f"only {short} defined", "neither defined")
+    labels = ("method", "models served", *counted)
     columns = ("geometric mean", "median")
     return Table(f"{table.name}-{ending}", f"Ratio to {whose}: {table.caption}", labels, columns, lines, notes=notes)
-
-
-def chosen_setting(settings: Settings, column: str) -> Setting | None:
-    """The setting behind a cell of a :func:`dial_table`: the least churn among those as accurate as the cold start."""
-    cold = settings[COLD].accuracy - 1e-12
-    able = [(a.churn, s.words, s) for s, a in settings.items() if column_of(s) == column and a.accuracy >= cold]
-    return min(able)[-1] if able else None
-
-
-def paired_table(found: Averages, trials: TrialRows, variant: Variant, network: str, method: str = "soup") -> Table:
-    """A method's churn at cold accuracy less distillation's, with the standard error over the trials' differences."""
-    # The error does not contain that the settings were chosen on these trials: see resampled_table.
-    lines = []
-    for place in sorted(trials, key=place_order):
-        settings = found[place]
-        pair = [chosen_setting(settings, name) for name in (REFERENCE, method)]
-        means = [100 * settings[one].churn if one else math.nan for one in pair]
-        difference, error = math.nan, math.nan
-        if pair[0] and pair[1]:
-            reference, own = (trials[place][one] for one in pair if one)
-            gaps = [100 * (own[t]["churn"] - reference[t]["churn"]) for t in sorted(own.keys() & reference.keys())]
-            difference, error = float(np.mean(gaps)), standard_error(gaps)
-        # The number of members is the same all over the table.
-        shown = [setting_words({k: v for k, v in one.items if k != "members"}) if one else "none" for one in pair]
-        lines.append(((place[0], *shown), [Cell(v) for v in (*means, difference, error)]))
-    caption = f"{method.capitalize()} less distillation, trial by trial: churn at cold accuracy in percent; "
-    return Table(
-        f"dial-{network}-paired",
-        f"{caption}{network}, {variant_name(variant)}",
-        ("dataset", "setting of distill", f"setting of {method}"),
-        ("distill", method, "difference", "standard error"),
-        lines,
-        notes=["N/A: no setting is as accurate on average as the cold start."],
-    )
-
-
-def resampled_table(trials: TrialRows, variant: Variant, network: str, method: str = "soup") -> Table:
-    """How often each method is better, the choice of settings made anew, when trials are drawn with replacement."""
-    lines = []
-    for place in sorted(trials, key=place_order):
-        settings = trials[place]
-        common = sorted(set.intersection(*(set(some) for some in settings.values())))
-        if not common:  # nothing to draw from: there are numbers, but none of the same trial
-            lines.append(((place[0],), [Cell(None)] * 4))
-            continue
-        draws = np.random.default_rng(0).multinomial(len(common), [1 / len(common)] * len(common), size=RESAMPLES)
-        accuracy, churn = (
-            {s: draws @ np.array([some[t][name] for t in common]) / len(common) for s, some in settings.items()}
-            for name in ("accuracy", "churn")
-        )
-        cold = accuracy[COLD] - 1e-12
-        theirs, own = (
-            np.min([np.where(accuracy[s] >= cold, churn[s], np.inf) for s in settings if column_of(s) == name], axis=0)
-            for name in (REFERENCE, method)
-        )
-        # Better: defined with less churn, or defined where the other one is not.
-        values = (own < theirs, theirs < own, np.isinf(own), np.isinf(theirs))
-        lines.append(((place[0],), [Cell(100 * float(value.mean())) for value in values]))
-    return Table(
-        f"dial-{network}-resampled",
-        f"Trials drawn again {RESAMPLES} times, share of draws in percent; {network}, {variant_name(variant)}",
-        ("dataset",),
-        (f"{method} better", "distill better", f"{method} N/A", "distill N/A"),
-        lines,
-        decimals=0,
-    )
-
-
-def trial_rows(rows: Iterable[Row], variant: Variant, network: str) -> TrialRows:
-    """The finished rows of each place, setting and trial, where distillation and a soup were run."""
-    found: TrialRows = {}
-    for row in of_variant(rows, variant):
-        if row["status"] == FINISHED and row["network"] == network:
-            found.setdefault(place_of(row), {}).setdefault(setting_of(row), {})[row["trial"]] = row
-    needed = {"cold", REFERENCE, "soup"}
-    return {place: settings for place, settings in found.items() if needed <= {s.strategy for s in settings}}
 
 
 def proportion_table(found: Averages, variant: Variant, network: str, method: str = "soup") -> Table:
@@ -273,13 +179,26 @@ def dial_tables(rows: list[Row]) -> Iterator[tuple[Variant, Table]]:
         for row in of_variant(rows, variant):
             networks.setdefault(row["network"], []).append(row)
         for network, some in sorted(networks.items()):
-            found, trials = averages(some), trial_rows(some, variant, network)
-            table = dial_table(found, variant, network)
-            if any(cell.value is not None for _, cells in table.rows for cell in cells):
-                wins = win_counts(table), win_counts(one_model(table))
-                yield from ((variant, one) for one in (table, *wins, ratio_table(table), ratio_table(table, BEST)))
-            noise = paired_table(found, trials, variant, network), resampled_table(trials, variant, network)
-            yield from ((variant, one) for one in (*noise, proportion_table(found, variant, network)) if one.rows)
+            yield from ((variant, table) for table in _network_tables(some, variant, network))
+
+
+def _network_tables(rows: list[Row], variant: Variant, network: str) -> Iterator[Table]:
+    """The tables of one variant and network."""
+    found, trials = averages(rows), trial_rows(rows, variant, network)
+    table = dial_table(found, variant, network)
+    sticky = any(row["strategy"] == STICKY for row in rows)
+    if any(cell.value is not None for _, cells in table.rows for cell in cells):
+        yield from (table, win_counts(table), win_counts(that_serve(table, "1")))
+        if sticky:
+            yield win_counts(that_serve(table, "2"))
+        yield from (ratio_table(table), ratio_table(table, BEST))
+        if sticky and DIAL in table.columns:
+            yield ratio_table(table, DIAL)
+    noise = [paired_table(found, trials, variant, network), resampled_table(trials, variant, network)]
+    if sticky:
+        noise.append(noise_table(trials, variant, network))
+        noise += [against_table(found, trials, variant, network, one) for one in (REFERENCE, BEST, DIAL)]
+    yield from (one for one in (*noise, proportion_table(found, variant, network)) if one.rows)
 
 
 def along_the_dial(rows: Iterable[Row] | Averages, variant: Variant, network: str | None = None) -> list[Row]:

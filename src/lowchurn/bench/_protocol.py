@@ -13,6 +13,7 @@ import numpy as np
 
 from lowchurn._checks import check_choice, check_whole, unknown_name
 from lowchurn.bench._loading import LENGTH, VOCABULARY, Data
+from lowchurn.bench._within import budget_settings
 from lowchurn.strategies import (
     ALL,
     PAPER,
@@ -20,6 +21,7 @@ from lowchurn.strategies import (
     Interpolate,
     ServedMixture,
     Soup,
+    Sticky,
     Strategy,
     TwoTeachers,
     paper_grid,
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
     import torch
 
 NETWORKS = ("fcn", "convnet", "transformer", "resnet")
-OF_MODELS = (Soup, Interpolate, TwoTeachers, ServedMixture)  # averaged or taught by several retrains
+OF_MODELS = (Soup, Interpolate, TwoTeachers, ServedMixture, Sticky)  # averaged or taught by several retrains
 STARTS = ("warm", "cold", "default", "both")
+TRAFFIC = 2000  # rows at most
 # The smallest and largest values of what is counted. Rows are written with 64-bit numbers, and more trials than the
 # last limit would only be a slip of the keyboard.
 LIMITS = {
@@ -117,6 +120,7 @@ class Draw:
     initial: np.ndarray
     validation: np.ndarray
     batch: np.ndarray
+    traffic: np.ndarray  # training rows of no other part, whose labels are not used
     base_seed: int
     seed: int
 
@@ -133,7 +137,8 @@ def draw(data: Data, protocol: Protocol, trial: int) -> Draw:
     order = np.random.default_rng(parts[0]).permutation(data.train)
     cuts = np.cumsum([protocol.initial, protocol.validation, protocol.batch])
     base_seed, seed = (int(s >> np.uint64(1)) for s in parts[1].generate_state(2, np.uint64))
-    return Draw(order[: cuts[0]], order[cuts[0] : cuts[1]], order[cuts[1] : cuts[2]], base_seed, seed)
+    initial, validation, batch, traffic = np.split(order[: cuts[2] + TRAFFIC], cuts)
+    return Draw(initial, validation, batch, traffic, base_seed, seed)
 
 
 def check_size(data: Data, protocol: Protocol) -> None:
@@ -166,8 +171,27 @@ def dial_settings(start: str = "warm", members: int = 8, students: int = 4) -> l
     ]
 
 
+def sticky_settings(members: int = 8) -> list[Strategy]:
+    """Every margin on each estimate of the probabilities: from one retrain to as many warm and cold ones.
+
+    Estimates that serve two models with the base come first. Those with a share of the base are for retrains that are
+    poor and for data that drift.
+    """
+    estimates: list[dict[str, Any]] = [
+        *({"members": 1, "start": "cold", "toward_base": share} for share in (0.0, 0.4)),
+        {"members": 1, "start": "warm"},
+        {"members": members, "start": "warm", "average": "weights"},
+        {"members": members, "start": "warm"},
+        *({"members": members, "start": "both", "toward_base": share} for share in (0.0, 0.2, 0.4, 0.6)),
+    ]
+    return [strategy for estimate in estimates for strategy in paper_grid(Sticky, **estimate)]
+
+
 def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
-    """The settings of groups (``paper``, ``dial``, ``all``) and of strategies by name, each once.
+    """The settings of groups and of strategies by name, each once.
+
+    The groups are ``paper``, ``dial``, ``sticky`` (:func:`sticky_settings`, the settings of the strategy of that name),
+    ``all`` of these, and ``budget``: methods under a budget, their settings chosen on traffic, and the cold start.
 
     Parameters
     ----------
@@ -175,7 +199,7 @@ def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
         Groups, and strategies by name, such as ``distill``.
     start : {"warm", "cold", "default", "both"}
         Where the strategies start that leave it open; ``default`` is each strategy's own. Retrains that are averaged
-        or teach start from the base.
+        or teach start from the base; those of ``sticky`` where each setting wants them.
 
     Examples
     --------
@@ -183,9 +207,10 @@ def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
     >>> len(settings_of(["paper"])), len(settings_of(["cold", "soup"]))
     (74, 11)
     """
-    paper, dial = paper_settings(start), dial_settings(start)
-    groups = {"paper": paper, "dial": dial, "all": [*paper, *dial]}
-    known = [*groups, *(cls.name for cls in ALL)]
+    paper, dial, sticky = paper_settings(start), dial_settings(start), sticky_settings()
+    groups = {"paper": paper, "dial": dial, "sticky": sticky, "all": [*paper, *dial, *sticky]}
+    groups["budget"] = [ColdStart(), *budget_settings()]
+    known = list(dict.fromkeys([*groups, *(cls.name for cls in ALL)]))
     found: list[Strategy] = []
     for name in names:
         if name not in known:
@@ -203,7 +228,10 @@ def _grids(cls: type[Strategy], start: str) -> list[Strategy]:
 
 
 def start_of(strategy: Strategy) -> str:
-    """Where a strategy starts, in a word."""
+    """Where a strategy starts, in a word; what is averaged starts where its members do, ``both`` for some of each."""
+    if strategy.blend is not None:
+        starts = {start_of(group.strategy) for group in strategy.blend.groups}
+        return starts.pop() if len(starts) == 1 else "both"
     return {0.0: "cold", 1.0: "warm"}.get(strategy.base_share, "between")
 
 

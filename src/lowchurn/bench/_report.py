@@ -11,6 +11,7 @@ from lowchurn._charts import Chart
 from lowchurn._files import check_outputs, real_place, write_files
 from lowchurn._html import render
 from lowchurn.bench import _figures as figures
+from lowchurn.bench._budgets import budget_tables
 from lowchurn.bench._paper import TABLES
 from lowchurn.bench._past_paper import BOTH, dial_tables, dial_variants
 from lowchurn.bench._segments import FINISHED, Row
@@ -50,6 +51,7 @@ def all_tables(rows: list[Row]) -> Iterator[tuple[Variant, Table]]:
         if ablation.rows:
             yield variant, ablation
     yield from dial_tables(rows)
+    yield from budget_tables(rows)
 
 
 def write_tables(store: Store, out: Path) -> list[Path]:

@@ -16,10 +16,11 @@ from lowchurn import __version__
 from lowchurn._checks import check_choice
 from lowchurn.bench._loading import Data, load
 from lowchurn.bench._protocol import Protocol, check_counts, check_size, count_weights, draw
+from lowchurn.bench._retraining import slices
 from lowchurn.bench._room import Missing, Room, gpu_memory
 from lowchurn.bench._segments import FINISHED, Row, key_of, setting_of
 from lowchurn.bench._store import Store
-from lowchurn.bench._trials import row_of, run_trials, slices
+from lowchurn.bench._trials import row_of, run_trials
 from lowchurn.strategies import Strategy, plan
 
 

@@ -20,6 +20,7 @@ from lowchurn.bench._datasets import BY_NAME
 from lowchurn.bench._paper import METRIC, PaperTable, printed
 from lowchurn.bench._segments import FINISHED, Row, Setting, setting_of
 from lowchurn.bench._store import Store
+from lowchurn.bench._within import CHOICES
 from lowchurn.metrics import churn_at_cold_accuracy, standard_error
 from lowchurn.strategies import PAPER, STARTS
 
@@ -34,7 +35,11 @@ READ = {
     "interpolate": ("toward_base",),
     "two-teachers": ("students",),
     "anchor-to-distill": ("share",),
+    "sticky": ("members", "margin", "start", "average", "toward_base"),
+    "within": ("method", "max_churn"),
 }
+# Values of those that are words; a sticky setting may have members from both starts.
+WORDS = {"start": STARTS, "average": ("proba", "weights"), "method": tuple(CHOICES)}
 LABELS = ("dataset", "network", "sizes")
 # What has a meaning in Markdown and in LaTeX; names of data sets may contain anything.
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|<`*["})
@@ -161,10 +166,16 @@ def _is_sound(row: Row) -> bool:
     parameters = row["parameters"]
     if not re.fullmatch(r"[a-z]+-[0-9]{1,18}", row["network"]) or (row["strategy"] == "cold" and parameters):
         return False
+    words = WORDS | ({"start": (*STARTS, "both")} if row["strategy"] == "sticky" else {})
     return all(
-        parameters.get(name) in STARTS if name == "start" else isinstance(parameters.get(name), int | float)
+        parameters.get(name) in words[name] if name in words else isinstance(parameters.get(name), int | float)
         for name in READ.get(row["strategy"], ())
     )
+
+
+def leaves_start_open(row: Row) -> bool:
+    """Whether a row stands in the tables of its start only; what sticky starts from is part of its estimate."""
+    return "start" in row["parameters"] and row["strategy"] != "sticky"
 
 
 def variants(rows: Iterable[Row]) -> list[Variant]:
@@ -180,7 +191,7 @@ def variants(rows: Iterable[Row]) -> list[Variant]:
     found: dict[tuple, set[str]] = {}
     for row in rows:
         starts = found.setdefault(tuple(row[name] for name in VARIANT), set())
-        if "start" in row["parameters"]:
+        if leaves_start_open(row):
             starts.add(row["start"])
     return [
         dict(zip(VARIANT, values, strict=True)) | {"start": start}
@@ -203,10 +214,10 @@ def choose(rows: Iterable[Row], variant: Variant) -> list[Row]:
     some, start = of_variant(rows, variant), variant["start"]
     starts: dict[tuple, set[str]] = {}
     for row in some:
-        if "start" in row["parameters"]:
+        if leaves_start_open(row):
             starts.setdefault(place_of(row), set()).add(row["start"])
     here = (row for row in some if start in starts.get(place_of(row), {start}))
-    return [row for row in here if "start" not in row["parameters"] or row["start"] == start]
+    return [row for row in here if not leaves_start_open(row) or row["start"] == start]
 
 
 def of_variant(rows: Iterable[Row], variant: Variant) -> list[Row]:
@@ -328,12 +339,13 @@ def _least(cells: list[Cell]) -> set[int]:
 
 
 def error_bands(rows: Iterable[Row] | Averages, variant: Variant, table: PaperTable | None = None) -> Table:
-    """Standard errors of error and churn in percent, averaged over all settings of all methods."""
+    """Standard errors of error and churn in percent, averaged over all settings of all methods but sticky's."""
     found = averaged(rows, variant)
     lines = []
     width = 3 if table is None else 2
     for place in _places(found, table):
-        some = [a for a in found.get(place, {}).values() if a.trials > 1]
+        # The many margins of sticky would outweigh all others.
+        some = [a for s, a in found.get(place, {}).items() if a.trials > 1 and s.strategy not in ("sticky", "within")]
         trials = min((a.trials for a in some), default=0)
         cells = [
             Cell(100 * float(np.mean([getattr(a, name) for a in some])) if some else None, trials)

@@ -38,7 +38,9 @@ def run_command(
     strategy: Annotated[
         list[str] | None,
         Option(
-            "--strategy", "--strategies", help="Name of a strategy, or paper (default), dial or all. May be repeated."
+            "--strategy",
+            "--strategies",
+            help="Name of a strategy, or paper (default), dial, sticky, all or budget. May be repeated.",
         ),
     ] = None,
     start: Annotated[str, Option(help="Where strategies start: warm, cold, both or default.")] = "warm",
