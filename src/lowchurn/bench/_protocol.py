@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +110,7 @@ class Protocol:
     def key(self) -> dict[str, Any]:
         """The columns of the store that this fills."""
         columns = {"epochs": "epochs_limit", "seed": "run_seed"}
-        return {columns.get(name, name): value for name, value in asdict(self).items()}
+        return {columns.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True)

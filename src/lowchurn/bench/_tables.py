@@ -185,7 +185,8 @@ def variants(rows: Iterable[Row]) -> list[Variant]:
     --------
     >>> from lowchurn.bench import variants
     >>> row = {"scale": False, "patience": 5, "loss": "log", "epochs_limit": 300, "run_seed": 0, "start": "cold"}
-    >>> [found["start"] for found in variants([row | {"parameters": {"lam": 0.5, "start": "cold"}}])]
+    >>> row |= {"strategy": "distill", "parameters": {"lam": 0.5, "start": "cold"}}
+    >>> [found["start"] for found in variants([row])]
     ['cold']
     """
     found: dict[tuple, set[str]] = {}
