@@ -76,17 +76,17 @@ def score_file(
     own = feature_names(judge.model, rows.names) or ()
     taken = {*drop} if key in own else {key, *drop}
     features = choose_features(judge.model, rows.names, taken, rows.index, words=rows.words).features
-    with scratch_folder() as folder:
-        kinds = _look_through(rows, features, text_columns(judge.model), key, folder)
-        with Ids(folder / "previous") as ids:
-            labels = None if previous is None else _read_previous(previous, key, judge.classes, ids)
-            with drafted(out) as draft, _writer(draft, _schema(rows, key, judge.classes), as_csv) as write:
-                total = np.zeros(4, dtype=np.int64)
-                for batch in batches(rows, list(dict.fromkeys([key, *features])), BATCH_ROWS):
-                    before = None if labels is None else _before(ids, id_texts(batch, key), labels)
-                    answers = judge.answers(batch.features(features, kinds=kinds), before)
-                    write(_decided(batch.table[key], answers, judge.classes))
-                    total += _counts(answers, before)
+    with scratch_folder() as folder, Ids(folder / "ids") as ids:
+        kinds = _look_through(rows, features, text_columns(judge.model), key, ids)
+        labels = None if previous is None else _read_previous(previous, key, judge.classes, ids)
+        found = ids.joined()
+        with drafted(out) as draft, _writer(draft, _schema(rows, key, judge.classes), as_csv) as write:
+            total = np.zeros(4, dtype=np.int64)
+            for batch in batches(rows, list(dict.fromkeys([key, *features])), BATCH_ROWS):
+                before = None if labels is None else labels[found.numbers(id_texts(batch, key), UNKNOWN)]
+                answers = judge.answers(batch.features(features, kinds=kinds), before)
+                write(_decided(batch.table[key], answers, judge.classes))
+                total += _counts(answers, before)
     counted = Scored(*map(int, total))
     return counted if previous is not None else Scored(counted.rows, counted.compared, counted.changed, None)
 
@@ -127,21 +127,18 @@ class Judge:
         return Answers(decided, proba, kept, ~missing_labels(given), Margin().gain(proba, kept))
 
 
-def _look_through(rows: Table, features: Sequence[str], text: set[str], key: str, folder: Path) -> Mapping[str, Kind]:
+def _look_through(rows: Table, features: Sequence[str], text: set[str], key: str, ids: Ids) -> Mapping[str, Kind]:
     """Read all rows once: the kinds of their columns, which a batch alone does not tell, and whether ids are unique."""
     seen = rows.unseen(features, text)
     count = 0
-    with Ids(folder / "rows") as ids:
-        for batch in batches(rows, list(dict.fromkeys([key, *features])), BATCH_ROWS):
-            for name in features:
-                seen[name].see(batch.table[name])
-            texts = id_texts(batch, key)
-            ids.add(texts, [0] * len(texts))
-            count += len(texts)
-        if not count:
-            raise ValueError(f"{WHO}: {str(rows.path)!r} has no rows.")
-        ids.close_list(f"{WHO}: the ids {key!r} of {str(rows.path)!r}")
-    (folder / "rows").unlink()
+    for batch in batches(rows, list(dict.fromkeys([key, *features])), BATCH_ROWS):
+        for name in features:
+            seen[name].see(batch.table[name])
+        ids.add_rows(id_texts(batch, key))
+        count += batch.table.num_rows
+    if not count:
+        raise ValueError(f"{WHO}: {str(rows.path)!r} has no rows.")
+    ids.check_rows(f"{WHO}: the ids {key!r} of {str(rows.path)!r}")
     for name in features:
         seen[name].warn_of_typos(WHO, name)
     return {name: seen[name].kind for name in features}
@@ -154,8 +151,8 @@ def _read_previous(previous: Previous, key: str, classes: np.ndarray, ids: Ids) 
     places: dict[Any, int] = {}
     for batch in batches(table, list(dict.fromkeys([key, previous.decision])), BATCH_ROWS):
         labels = batch.classes(previous.decision, classes, f"in {str(previous.path)!r}, the decision")
-        ids.add(id_texts(batch, key), [places.setdefault(label, len(places)) for label in labels.tolist()])
-    ids.close_list(f"{WHO}: the ids {key!r} of {str(previous.path)!r}")
+        ids.add_previous(id_texts(batch, key), [places.setdefault(label, len(places)) for label in labels.tolist()])
+    ids.check_previous(f"{WHO}: the ids {key!r} of {str(previous.path)!r}")
     found = np.empty(len(places) + 1, dtype=object)
     found[: len(places)] = list(places)
     if places and (positions(found[:-1], classes) < 0).all():
@@ -165,10 +162,6 @@ def _read_previous(previous: Previous, key: str, classes: np.ndarray, ids: Ids) 
             f"({shown}), such as {found[0]!r}. Name their column with previous_decision=."
         )
     return found
-
-
-def _before(ids: Ids, texts: Sequence[str], labels: np.ndarray) -> np.ndarray:
-    return np.asarray(labels[ids.numbers(texts, UNKNOWN)])
 
 
 def _counts(answers: Answers, before: np.ndarray | None) -> list[int]:

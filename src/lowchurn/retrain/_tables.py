@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WHO = "retrain"
-# A row of a CSV file must fit into a block.
+# A row of a CSV file must fit into a block; blocks are smaller where memory must not grow with the file.
 BLOCK_BYTES = 1 << 26
+BATCH_BYTES = 1 << 24
 # What pandas calls the index of a table that it has written to CSV and read again.
 INDEX = "Unnamed: 0"
 # That other programs write in place of commas.
@@ -186,7 +187,7 @@ def batches(head: Table, columns: Sequence[str], most: int) -> Iterator[Table]:
 
     with _reading(head.path, head.words), contextlib.ExitStack() as opened:
         if head.path.suffix.lower() == ".csv":
-            blocks: Any = opened.enter_context(pa.csv.open_csv(head.path, **_csv_options(head.path)))
+            blocks: Any = opened.enter_context(pa.csv.open_csv(head.path, **_csv_options(head.path, BATCH_BYTES)))
         else:
             file = opened.enter_context(pyarrow.parquet.ParquetFile(head.path))
             blocks = file.iter_batches(batch_size=most, columns=list(columns))
@@ -234,14 +235,14 @@ def _header(path: Path) -> list[str]:
         return next(csv.reader(file), [])
 
 
-def _csv_options(path: Path) -> dict[str, Any]:
+def _csv_options(path: Path, block: int = BLOCK_BYTES) -> dict[str, Any]:
     """One type for all columns, so that nothing is guessed; rows with more or fewer values than names are refused."""
     import pyarrow as pa
     import pyarrow.csv
 
     types = dict.fromkeys(_header(path), pa.string())
     return {
-        "read_options": pa.csv.ReadOptions(block_size=BLOCK_BYTES),
+        "read_options": pa.csv.ReadOptions(block_size=block),
         "parse_options": pa.csv.ParseOptions(newlines_in_values=True),
         "convert_options": pa.csv.ConvertOptions(column_types=types, strings_can_be_null=False),
     }
