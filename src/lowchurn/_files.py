@@ -19,13 +19,14 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 PathLike = str | os.PathLike[str]
 
 # Another machine's processes cannot be asked whether they are alive: their drafts count as stale after a day.
 STALE_SECONDS = 24 * 3600
+PIECE = 1 << 20  # of a draft that is copied to a stream
 # Names of what the process has open already
 _OPEN = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d+)")
 # ".NAME.HOST-PID-RANDOM.lowchurn": a draft of a file, or a scratch folder
@@ -68,13 +69,37 @@ def write_files(contents: Mapping[PathLike, bytes | str]) -> None:
                 _write_draft(draft, place, raw)
         for path_, raw in streams:
             with _worded(path_):
-                _write_stream(path_, raw)
+                _write_stream(path_, [raw])
         for draft, place in drafts:
             with _worded(place):
                 os.replace(draft, place)
     finally:
         for draft, _ in drafts:
             draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def drafted(path: PathLike) -> Iterator[Path]:
+    """A file to write step by step: moved to its place at the end, and removed where an error comes before that."""
+    if is_stream(path):
+        with scratch_folder() as folder:
+            yield folder / "draft"
+            with _worded(path), (folder / "draft").open("rb") as file:
+                _write_stream(Path(path), iter(lambda: file.read(PIECE), b""))
+        return
+    place = real_place(path)
+    clear_stale(place.parent)
+    draft = place.with_name(_mark(place.name))
+    try:
+        with _worded(path):
+            _write_draft(draft, place, b"")
+        yield draft
+        with _worded(path):
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(draft, place)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def check_outputs(
@@ -198,7 +223,7 @@ def _write_draft(draft: Path, place: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _write_stream(path: Path, data: bytes) -> None:
+def _write_stream(path: Path, pieces: Iterable[bytes]) -> None:
     found = _OPEN.fullmatch(os.path.abspath(path))
     if found is None:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -211,7 +236,7 @@ def _write_stream(path: Path, data: bytes) -> None:
                 stream.flush()
         handle = os.dup(number)
     with os.fdopen(handle, "wb") as file:
-        file.write(data)
+        file.writelines(pieces)
 
 
 def _check_place(who: str, name: str, path: PathLike) -> None:

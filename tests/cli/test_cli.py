@@ -42,8 +42,8 @@ def test_help_lists_commands_options_and_exit_codes(lowchurn):
     code, out, _ = lowchurn("--help")
     assert code == 0
     words = " ".join(out.split())
-    for wanted in ("demo", "audit", "retrain", "dial", "--debug", "--version", "Exit codes: 0 done or PASS; 1 FAIL",
-                   "2 bad input; 3 INCONCLUSIVE; 4 internal error"):  # fmt: skip
+    for wanted in ("demo", "audit", "retrain", "dial", "score", "--debug", "--version",
+                   "Exit codes: 0 done or PASS; 1 FAIL", "2 bad input; 3 INCONCLUSIVE; 4 internal error"):  # fmt: skip
         assert wanted in words
     code, out, _ = lowchurn("retrain", "--help")
     assert code == 0

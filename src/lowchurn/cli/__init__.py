@@ -13,7 +13,7 @@ from lowchurn import __version__
 from lowchurn._exits import CODES, DEBUG, run_command
 from lowchurn.cli._audit_options import audit
 from lowchurn.cli._bench import bench_app, data_app
-from lowchurn.cli._retrain import LARGEST_SEED, dial, retrain
+from lowchurn.cli._retrain import LARGEST_SEED, dial, retrain, score
 
 __all__: list[str] = []
 
@@ -21,6 +21,7 @@ __all__: list[str] = []
 ALSO = {
     "retrain": {"trusted": "--trust", "random_state": "--seed", "classes": "--class"},
     "dial": {"trusted": "--trust", "strategies": "--strategies", "held_out": "--held-out"},
+    "score": {"trusted": "--trust"},
 }
 EXITS = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in CODES.items()) + "."
 
@@ -68,6 +69,7 @@ def demo(
 app.command()(audit)
 app.command(epilog=EXITS)(retrain)
 app.command(epilog=EXITS)(dial)
+app.command(epilog=EXITS)(score)
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
 

@@ -1,4 +1,4 @@
-"""``lowchurn retrain`` and ``lowchurn dial``: parse and call."""
+"""``lowchurn retrain``, ``lowchurn dial`` and ``lowchurn score``: parse and call."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from lowchurn._display import share_text
 from lowchurn._exits import tell
 from lowchurn.cli._printing import console_beside, print_line, print_written
 
 if TYPE_CHECKING:
-    from lowchurn.retrain import Retrained
+    from lowchurn.retrain import Retrained, Scored
 
 # What numpy takes, and the demo adds one.
 LARGEST_SEED = 2**32 - 2
 
 OutOption = Annotated[Path, Option(help="File to write the new model to.")]
+TrustOption = Annotated[list[str] | None, Option(help="Type that may be read. May be repeated.")]
 ReportOption = Annotated[Path | None, Option(help="File to write what was measured to, as JSON.")]
 
 
@@ -44,7 +46,7 @@ def retrain(
     search: Annotated[str, Option(help="Train about three candidates (auto) or the whole grid (grid).")] = "auto",
     strategies: Annotated[
         list[str] | None,
-        Option(help="What to try: dial, auto, or the name of a strategy. Names may be repeated."),
+        Option(help="What to try: dial, auto, sticky, or the name of another strategy. Names may be repeated."),
     ] = None,
     new: Annotated[
         str | None,
@@ -53,6 +55,13 @@ def retrain(
     held_out: Annotated[
         str | None,
         Option(help="Column that marks the rows to choose on, such as the latest ones; a random share without it."),
+    ] = None,
+    traffic: Annotated[
+        Path | None,
+        Option(
+            help="Recent rows without labels, a .csv or .parquet file. Churn is measured and certified on them, and "
+            "all rows with labels are trained on."
+        ),
     ] = None,
     weight: Annotated[str | None, Option(help="Column of row weights.")] = None,
     drop: Annotated[list[str] | None, Option(help="Column to leave out. May be repeated.")] = None,
@@ -75,7 +84,8 @@ def retrain(
 
     The columns of the base are used; others are named and left out.
 
-    With --strategies dial or auto the whole dial is written, and `lowchurn dial` makes models for other budgets of it.
+    With --strategies dial, sticky or auto the whole dial is written, and `lowchurn dial` makes models for other budgets
+    of it.
 
     Exit code 1: a certificate was asked for and not obtained. The report is written, the model is not.
     """
@@ -90,6 +100,7 @@ def retrain(
         estimator,
         Roles(new, held_out, weight, tuple(drop or ())),
         trust or (),
+        traffic=traffic,
         all_columns=all_columns,
         base_classes=base_classes,
         random_state=seed,
@@ -111,15 +122,58 @@ def dial(
         float | None, Option(help="Certify the budget with this confidence. Default: as retrained.")
     ] = None,
     report: ReportOption = None,
-    trust: Annotated[list[str] | None, Option(help="Type that may be read. May be repeated.")] = None,
+    traffic: Annotated[
+        Path | None,
+        Option(help="Recent rows without labels, a .csv or .parquet file. Churn is measured and certified on them."),
+    ] = None,
+    trust: TrustOption = None,
 ) -> None:
-    """Make the model for another budget, at once and without training.
+    """Make the model for another budget or for today's traffic, at once and without training.
 
     Exit code 1: a certificate was asked for and not obtained. The report is written, the model is not.
     """
     from lowchurn.retrain import dial_file
 
-    _show(dial_file(model, max_churn, out, confidence, report, trust or ()), out, report)
+    _show(dial_file(model, max_churn, out, confidence, report, trust or (), traffic), out, report)
+
+
+def score(
+    model: Annotated[Path, Option(help="What `lowchurn retrain` wrote, or a scikit-learn model in a .skops file.")],
+    data: Annotated[Path, Option(help="Rows to decide: a .csv or .parquet file of any size.")],
+    out: Annotated[Path, Option(help="File to write the decisions to, .csv or .parquet.")],
+    previous: Annotated[
+        Path | None,
+        Option(
+            help="Decisions that the rows have now: a .csv or .parquet file with their ids, such as the last --out."
+        ),
+    ] = None,
+    id: Annotated[str, Option(help="Column of the ids, in --data and in --previous.")] = "id",
+    previous_decision: Annotated[str, Option(help="Column of the decisions in --previous.")] = "decision",
+    drop: Annotated[list[str] | None, Option(help="Column to leave out. May be repeated.")] = None,
+    trust: TrustOption = None,
+) -> None:
+    """Decide the rows of a file, and keep the decisions of last time where the model is sticky.
+
+    Rows are read and written in batches, so that memory does not grow with their number. Previous decisions are joined
+    by id. The columns that are written are the id, decision, probability, changed and margin.
+    """
+    from lowchurn.retrain import Previous, score_file
+
+    before = None if previous is None else Previous(previous, previous_decision)
+    made = score_file(model, data, out, before, id, drop or (), trust or ())
+    print_line(f"{out}: {_counted(made)}", console_beside([out]))
+
+
+def _counted(made: Scored) -> str:
+    """How many rows were decided, how many of them otherwise than before, and how many had no decision before."""
+    words = f"{made.rows} rows scored"
+    if made.compared:
+        words += f", {made.changed} of {made.compared} decisions changed ({share_text(made.changed / made.compared)})"
+    else:
+        words += ", none compared with a decision before"
+    if made.unknown is not None:
+        words += f", {made.unknown} ids without a previous decision"
+    return f"{words}."
 
 
 def _show(made: Retrained, out: Path, report: Path | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from sklearn.utils import _safe_indexing
@@ -82,6 +82,20 @@ def weighted(each: Mapping[Part, np.ndarray], weights: Weights) -> np.ndarray:
     return np.asarray(sum(weight * each[part] for part, weight in asked.items()))
 
 
+class Answers(NamedTuple):
+    """What is decided for some rows, beside the decisions that they had; classes are indices.
+
+    ``kept`` is -1 where a row had none, which ``known`` tells apart from a decision for a class that is gone. ``gain``
+    is how much likelier the best other class is than the decision that a row had, as the models estimate it.
+    """
+
+    decided: np.ndarray
+    proba: np.ndarray
+    kept: np.ndarray
+    known: np.ndarray
+    gain: np.ndarray
+
+
 class Served:
     """What is served: models and their weights, those of a dial made once; a fitted model like any other.
 
@@ -122,6 +136,23 @@ class Served:
             decided = np.where(decided >= 0, decided, decide(self.predict_proba(X), self.threshold_))
         return np.asarray(self.classes_[decided])
 
+    def answers(self, X: Rows, previous: ArrayLike | None = None) -> Answers:
+        """What :meth:`predict` and :meth:`predict_proba` return, with probabilities computed once; what was before."""
+        estimate = weighted({part: part.proba(X) for part, weight in self.weights.items() if weight > 0}, self.weights)
+        n = len(estimate)
+        known = np.zeros(n, dtype=bool) if previous is None else ~missing_labels(as_labels(previous))
+        kept = np.full(n, GONE)
+        if self.rule is not None:
+            kept = self._kept(X, previous)
+            known |= any(isinstance(part, Base) for part in self.weights)
+        elif previous is not None:
+            kept = self._given(previous, n)
+        proba = estimate if self.rule is None else self.rule.proba(estimate, kept)
+        decided = (
+            positions(self.predict(X), self.classes_) if base_alone(self.weights) else decide(proba, self.threshold_)
+        )
+        return Answers(decided, proba, kept, known, (self.rule or Margin()).gain(estimate, kept))
+
     def _kept(self, X: Rows, previous: ArrayLike | None) -> np.ndarray:
         """The decisions to keep, as indices; -1 where there is none. Rows without a given one are asked of the base."""
         base = next((part for part in self.weights if isinstance(part, Base)), None)
@@ -132,20 +163,23 @@ class Served:
                     "Give previous=, the decisions that these rows have now (None where a row has none)."
                 )
             return base.decisions(X)
-        given = as_labels(previous)
-        if given.shape != (row_count(X),):
-            raise ValueError(
-                f"{WHO}: previous must hold one decision for each of {row_count(X)} rows, got shape {given.shape}."
-            )
-        missing = missing_labels(given)
-        kept = np.full(len(given), GONE)
-        if not missing.all():
-            kept[~missing] = codes("previous", given[~missing], self.classes_)
-            if (kept[~missing] == GONE).all():
-                raise ValueError(
-                    f"{WHO}: previous holds none of the classes {self.classes_.tolist()[:5]}, got "
-                    f"{given[~missing].tolist()[:3]}. Labels must be of the same kind on both sides."
-                )
+        kept = self._given(previous, row_count(X))
+        missing = missing_labels(as_labels(previous))
         if missing.any() and base is not None:
             kept[missing] = base.decisions(_safe_indexing(X, np.flatnonzero(missing)))
+        return kept
+
+    def _given(self, previous: ArrayLike, n: int) -> np.ndarray:
+        """Decisions that are given, as indices; -1 where there is none."""
+        given = as_labels(previous)
+        if given.shape != (n,):
+            raise ValueError(f"{WHO}: previous must hold one decision for each of {n} rows, got shape {given.shape}.")
+        kept, there = np.full(n, GONE), ~missing_labels(given)
+        if there.any():
+            kept[there] = codes("previous", given[there], self.classes_)
+            if (kept[there] == GONE).all():
+                raise ValueError(
+                    f"{WHO}: previous holds none of the classes {self.classes_.tolist()[:5]}, got "
+                    f"{given[there].tolist()[:3]}. Labels must be of the same kind on both sides."
+                )
         return kept

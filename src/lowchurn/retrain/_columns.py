@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.compose import ColumnTransformer
@@ -12,10 +12,34 @@ from sklearn.pipeline import Pipeline
 
 from lowchurn._types import ArrayLike, Model
 from lowchurn.estimator._production import feature_names
+from lowchurn.estimator._serving import Served
 
-WHO = "retrain"
+if TYPE_CHECKING:
+    import pandas as pd
+
 # Where a fitted model keeps the models inside it.
 _INSIDE = ("estimator", "estimator_", "estimators_", "calibrated_classifiers_", "base_estimator_", "model")
+
+
+@dataclass(frozen=True)
+class Words:
+    """How an error names the command, the model whose columns are wanted, and the argument with the rows."""
+
+    who: str = "retrain"
+    model: str = "the base"
+    source: str = "data"
+
+    @property
+    def rows(self) -> str:
+        return "the data" if self.source == "data" else f"the rows of {self.source}="
+
+    @property
+    def leave_out(self) -> str:
+        """How a column is left out: not every command has an option for it."""
+        return "with drop=" if self.source == "data" else "of the file"
+
+
+RETRAIN = Words()
 
 
 @dataclass(frozen=True)
@@ -26,15 +50,39 @@ class Chosen:
     left_out: tuple[str, ...] = ()
 
 
+def choose_features(
+    model: Model | None,
+    columns: Sequence[str],
+    taken: Collection[str],
+    index: Collection[str] = (),
+    all_columns: bool = False,
+    words: Words = RETRAIN,
+) -> Chosen:
+    """The features among all columns of a file; ``taken`` are those that have another role or are left out.
+
+    The ``index`` of a table of pandas is a feature only where the model has it, or with ``all_columns``.
+    """
+    named = feature_names(model, columns) or ()
+    skipped = [] if all_columns else [name for name in index if name not in {*taken, *named}]
+    free = [name for name in columns if name not in {*taken, *skipped}]
+    chosen = choose_columns(model, free, taken, all_columns, words)
+    return Chosen(chosen.features, (*skipped, *chosen.left_out))
+
+
 def choose_columns(
-    base: Model | None, columns: Sequence[str], dropped: Collection[str] = (), all_columns: bool = False
+    base: Model | None,
+    columns: Sequence[str],
+    dropped: Collection[str] = (),
+    all_columns: bool = False,
+    words: Words = RETRAIN,
 ) -> Chosen:
     """The features among ``columns``, which have no other role; ``dropped`` are those that the user left out."""
     if not columns:
-        raise ValueError(f"{WHO}: there are no columns to train on beside the target.")
+        use = "train on beside the target" if words.who == "retrain" else "decide on beside the id"
+        raise ValueError(f"{words.who}: there are no columns to {use}.")
     names = feature_names(base, columns)
     if names is None:
-        _check_number(base, columns)
+        _check_number(base, columns, words)
         return Chosen(list(columns))
     present = set(columns)
     missing = [name for name in names if name not in present]
@@ -42,7 +90,7 @@ def choose_columns(
         again = [name for name in missing if name in dropped]
         remedy = f"Do not drop {listed(again)}, nor give it another role" if again else "Add them, or rename yours"
         raise ValueError(
-            f"{WHO}: the data lack {len(missing)} of {len(names)} columns that the base was fitted on: "
+            f"{words.who}: {words.rows} lack {len(missing)} of {len(names)} columns that {words.model} was fitted on: "
             f"{listed(missing)}. {remedy}."
         )
     own = set(names)
@@ -50,14 +98,14 @@ def choose_columns(
     return Chosen([*names, *others]) if all_columns else Chosen(list(names), others)
 
 
-def _check_number(base: Model | None, columns: Sequence[str]) -> None:
+def _check_number(base: Model | None, columns: Sequence[str], words: Words) -> None:
     number = _feature_count(base)
     if isinstance(number, int | np.integer) and number != len(columns):
         more = len(columns) - number
-        advice = f"Leave {more} of them out with drop=." if more > 0 else "Add the others."
+        advice = f"Leave {more} of them out {words.leave_out}." if more > 0 else "Add the others."
         raise ValueError(
-            f"{WHO}: the base was fitted on {number} columns without names, and the data have {len(columns)}: "
-            f"{listed(columns, 20)}. {advice}"
+            f"{words.who}: {words.model} was fitted on {number} columns without names, and {words.rows} have "
+            f"{len(columns)}: {listed(columns, 20)}. {advice}"
         )
 
 
@@ -73,6 +121,19 @@ def _feature_count(model: Any) -> Any:
         except Exception:  # another library's, or unknown
             continue
     return None
+
+
+def as_fitted(model: Model, X: pd.DataFrame) -> pd.DataFrame | np.ndarray:
+    """Rows as the model was fitted on them: a table, or an array where it knows no names of columns."""
+    return X if feature_names(model, X.columns) is not None else X.to_numpy()
+
+
+def has_text(column: pd.Series) -> bool:
+    """Whether a column of a table contains text, also as categories."""
+    import pandas as pd
+
+    values = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else column
+    return bool(pd.api.types.infer_dtype(values, skipna=True) == "string")
 
 
 def text_columns(model: Model | None) -> set[str]:
@@ -103,7 +164,9 @@ def _encoded(model: Any, columns: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 def _parts(model: Any) -> Iterator[Any]:
     yield getattr(model, "preprocessing", None)  # a model behind its preprocessing
-    yield getattr(model, "preprocessing_", None)  # a LowChurnClassifier that serves one model
+    served = getattr(model, "_served", model)
+    if isinstance(served, Served):  # of a LowChurnClassifier
+        yield from (part.made().model for part in served.weights)
     for name in _INSIDE:
         inner = getattr(model, name, None)
         for part in inner if isinstance(inner, list | tuple) else [inner]:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,12 +17,15 @@ from lowchurn._json import dumps
 from lowchurn._types import Model
 from lowchurn.estimator import LowChurnClassifier, load
 from lowchurn.estimator._parameters import check_parameters
-from lowchurn.estimator._production import feature_names, find_base
+from lowchurn.estimator._production import find_base
 from lowchurn.estimator._saving import write_model
-from lowchurn.retrain._columns import Chosen, choose_columns, listed, text_columns
+from lowchurn.retrain._columns import Words, as_fitted, choose_features, has_text, listed, text_columns
 from lowchurn.retrain._estimators import NAMES, WHAT_TO_TRAIN, choose_estimator
 from lowchurn.retrain._labels import classes_from_text
 from lowchurn.retrain._tables import Table, read_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WHO = "retrain"
 REPORTED = ("max_churn", "churn", "strategies", "select", "search", "confidence")
@@ -66,6 +69,7 @@ def retrain_files(
     roles: Roles = Roles(),  # noqa: B008, it is frozen
     trusted: Sequence[str] = (),
     *,
+    traffic: PathLike | None = None,
     all_columns: bool = False,
     base_classes: Sequence[str] | None = None,
     **options: Any,
@@ -75,7 +79,7 @@ def retrain_files(
     ``options`` are parameters of :class:`~lowchurn.LowChurnClassifier`. Without a base this is a first, plain training.
     """
     check_choice(WHO, "estimator", estimator, NAMES)
-    check_outputs(WHO, {"out=": out, "report=": report}, {"data=": data, "base=": base})
+    check_outputs(WHO, {"out=": out, "report=": report}, {"data=": data, "base=": base, "traffic=": traffic})
     if base is not None and Path(base).suffix.lower() == ".onnx" and estimator in ("auto", "base"):
         raise ValueError(f"{WHO}: an ONNX file cannot be trained again. {WHAT_TO_TRAIN}")
     model = LowChurnClassifier(**options)
@@ -86,7 +90,7 @@ def retrain_files(
     if base_classes is not None:
         classes = classes_from_text(f"{WHO}: base_classes", list(base_classes), np.unique(rows.classes(target)))
     production = None if base is None else find_base(Path(base), functools.partial(load, trusted=trusted), classes)
-    chosen = _features(rows, production, taken, all_columns)
+    chosen = choose_features(production, rows.names, taken, rows.index, all_columns)
     y = rows.classes(target, getattr(production, "classes_", None))
     marks = {
         name: None if column is None else rows.flags(column)
@@ -101,26 +105,31 @@ def retrain_files(
             "all_columns=True.",
             stacklevel=2,
         )
+    recent = None if traffic is None else _traffic(traffic, X, production)
     model.set_params(estimator=choose_estimator(estimator, production, X), base=production)
     try:
         with warnings.catch_warnings():
             # The number of columns has been compared, and a base without names has no more to compare.
             warnings.filterwarnings("ignore", message="X has feature names, but", category=UserWarning)
-            model.fit(X, y, weights, **marks, base_classes=classes)
+            model.fit(X, y, weights, **marks, base_classes=classes, traffic=recent)
     except TypeError as error:
         if str(error).startswith("LowChurnClassifier: "):  # worded there: rows that the base cannot take
             raise ValueError(str(error)) from error
         raise
-    return _write(model, out, report, {"data": data, "base": base}, chosen.left_out)
+    return _write(model, out, report, {"data": data, "base": base, "traffic": traffic}, chosen.left_out)
 
 
-def _features(rows: Table, production: Model | None, taken: set[str], all_columns: bool) -> Chosen:
-    """The columns to train on; the index of a table of pandas is one only where the base has it, or on request."""
-    named = feature_names(production, rows.names) or ()
-    index = [] if all_columns else [name for name in rows.index if name not in {*taken, *named}]
-    free = [name for name in rows.names if name not in {*taken, *index}]
-    chosen = choose_columns(production, free, taken, all_columns)
-    return Chosen(chosen.features, (*index, *chosen.left_out))
+def _traffic(path: PathLike, X: pd.DataFrame, production: Model | None) -> pd.DataFrame:
+    """Recent rows with the columns of the data, text where these are text."""
+    words = Words(WHO, "the model", "traffic")
+    rows = read_rows(path, words)
+    missing = [name for name in X.columns if name not in rows.names]
+    if missing:
+        raise ValueError(
+            f"{WHO}: {words.rows} lack {len(missing)} of {len(X.columns)} columns of the data: {listed(missing)}. Add "
+            "them, or rename yours."
+        )
+    return rows.features(list(X.columns), text_columns(production) | {name for name in X.columns if has_text(X[name])})
 
 
 def dial_file(
@@ -130,9 +139,10 @@ def dial_file(
     confidence: float | None = None,
     report: PathLike | None = None,
     trusted: Sequence[str] = (),
+    traffic: PathLike | None = None,
 ) -> Retrained:
     """Read a retrained model with its dial, choose for another budget, write the model with its dial and a report."""
-    check_outputs("dial", {"out=": out, "report=": report}, {"the model": path})
+    check_outputs("dial", {"out=": out, "report=": report}, {"the model": path, "traffic=": traffic})
     found = load(Path(path), trusted)
     if not isinstance(found, LowChurnClassifier):
         raise ValueError(
@@ -143,7 +153,13 @@ def dial_file(
             f"dial: there is no dial here, in {str(path)!r}. Retrain with a base and strategies='dial' or "
             "strategies='auto'."
         )
-    return _write(found.dial(max_churn, confidence=confidence), out, report, {"dialled_from": path})
+    recent = None
+    if traffic is not None:
+        rows = read_rows(traffic, Words("dial", "the model", "traffic"))
+        chosen = choose_features(found, rows.names, (), rows.index, words=rows.words)
+        recent = as_fitted(found, rows.features(chosen.features, text_columns(found)))
+    other = found.dial(max_churn, confidence=confidence, traffic=recent)
+    return _write(other, out, report, {"dialled_from": path, "traffic": traffic})
 
 
 def _write(
@@ -171,7 +187,7 @@ def _write(
 def report_json(model: LowChurnClassifier, sources: dict[str, PathLike | None], left_out: tuple[str, ...] = ()) -> str:
     """What was measured, as JSON; undefined numbers are null, and so are the data of a model that was only dialled."""
     certificate = model.certificate_
-    paths = {name: sources.get(name) for name in ("data", "dialled_from", "base", "model")}
+    paths = {name: sources.get(name) for name in ("data", "traffic", "dialled_from", "base", "model")}
     content = {
         **{name: None if path is None else str(path) for name, path in paths.items()},
         "features": list(map(str, getattr(model, "feature_names_in_", []))) or None,

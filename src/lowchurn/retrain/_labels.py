@@ -29,8 +29,13 @@ TRUE_FALSE = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE":
 INT64 = np.iinfo(np.int64)
 
 
-def classes_from_text(where: str, texts: list[str], known: ArrayLike | None = None) -> np.ndarray:
-    """Labels of a CSV file: of the type of the base's classes ``known``, or of the type that all values have."""
+def classes_from_text(
+    where: str, texts: list[str], known: ArrayLike | None = None, whose: str = "the base"
+) -> np.ndarray:
+    """Labels of a CSV file: of the type of the base's classes ``known``, or of the type that all values have.
+
+    ``where`` and ``whose`` are the words of an error for the column, and for what has these classes.
+    """
     kind = _kind(known)
     names = set(np.asarray(known).tolist()) if kind == "text" else set()
     empty = Counter(text for text in texts if text in MISSING and text not in names)
@@ -48,13 +53,13 @@ def classes_from_text(where: str, texts: list[str], known: ArrayLike | None = No
     if kind == "booleans":
         if all(WHOLE.fullmatch(text) for text in different) and {int(Decimal(t)) for t in different} <= {0, 1}:
             return np.array([bool(int(Decimal(text))) for text in texts])
-        raise _unlike(where, known, different)
+        raise _unlike(where, known, different, whose=whose)
     if kind == "numbers":
         if different <= set(TRUE_FALSE) and set(np.asarray(known).tolist()) <= {0, 1}:
             return _as_numbers(where, [TRUE_FALSE[text] for text in texts], known)
         wrong = {text for text in different if NUMBER.fullmatch(text) is None}
         if wrong:
-            raise _unlike(where, known, wrong)
+            raise _unlike(where, known, wrong, whose=whose)
         return _as_numbers(where, [Decimal(text) for text in texts], known)
     if all(PLAIN_WHOLE.fullmatch(text) for text in different):
         return _whole(where, [int(text) for text in texts])
@@ -65,7 +70,9 @@ def classes_from_text(where: str, texts: list[str], known: ArrayLike | None = No
     return np.array(texts)
 
 
-def classes_from_values(where: str, column: pa.ChunkedArray, known: ArrayLike | None = None) -> np.ndarray:
+def classes_from_values(
+    where: str, column: pa.ChunkedArray, known: ArrayLike | None = None, whose: str = "the base"
+) -> np.ndarray:
     """Labels of a Parquet file, exactly; of the type of the base's classes where that holds the same values."""
     import pyarrow as pa
 
@@ -93,7 +100,7 @@ def classes_from_values(where: str, column: pa.ChunkedArray, known: ArrayLike | 
         raise ValueError(f"{where} must be text, whole numbers or booleans, got {kind}. Write the classes as text.")
     wanted = _kind(known)
     if wanted in ("text", "numbers", "booleans") and (wanted == "text") != (labels.dtype.kind == "U"):
-        raise _unlike(where, known, {str(label) for label in labels[:100].tolist()}, str(kind))
+        raise _unlike(where, known, {str(label) for label in labels[:100].tolist()}, str(kind), whose)
     if wanted == "numbers" and labels.dtype.kind != np.asarray(known).dtype.kind:
         return _as_numbers(where, labels.tolist(), known)
     if wanted == "booleans" and labels.dtype.kind != "b" and set(np.unique(labels).tolist()) <= {0, 1}:
@@ -147,11 +154,13 @@ def _floats(where: str, numbers: np.ndarray) -> np.ndarray:
     return numbers.astype(np.float64)
 
 
-def _unlike(where: str, known: ArrayLike | None, found: set[str], kind: str = "") -> ValueError:
+def _unlike(
+    where: str, known: ArrayLike | None, found: set[str], kind: str = "", whose: str = "the base"
+) -> ValueError:
     shown = ", ".join(repr(text) for text in sorted(found)[:3])
     own = ", ".join(repr(c) for c in np.asarray(known).tolist()[:3])
+    names = "; where its file has no names of classes, give them with base_classes=" if whose == "the base" else ""
     return ValueError(
-        f"{where} must be of the type of the classes of the base ({own}), got {shown}"
-        f"{f' of type {kind}' if kind else ''}. Write the labels as the base decides; "
-        "where its file has no names of classes, give them with base_classes=."
+        f"{where} must be of the type of the classes of {whose} ({own}), got {shown}"
+        f"{f' of type {kind}' if kind else ''}. Write the labels as {whose} decides{names}."
     )

@@ -2,15 +2,16 @@
 
 A CSV file has no types: its columns are text until all of their values are known, and nothing is guessed from the
 first rows. Parquet has types, and the values are taken as they are: decimals as numbers, classes exactly.
+Rows are read all at once, or in batches that are read for the same use.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import warnings
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ from lowchurn._checks import unknown_name
 from lowchurn._extras import importing
 from lowchurn._files import PathLike
 from lowchurn._types import ArrayLike
-from lowchurn.retrain._columns import listed
+from lowchurn.retrain._columns import RETRAIN, Words, listed
+from lowchurn.retrain._kinds import OF_THE_FILE, TEXT, Kind, Seen
 from lowchurn.retrain._labels import MISSING, classes_from_text, classes_from_values, is_text
 
 if TYPE_CHECKING:
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WHO = "retrain"
-# A row of a CSV file must fit into a block.
+# A row of a CSV file must fit into a block; blocks are smaller where memory must not grow with the file.
 BLOCK_BYTES = 1 << 26
+BATCH_BYTES = 1 << 24
 # What pandas calls the index of a table that it has written to CSV and read again.
 INDEX = "Unnamed: 0"
 # That other programs write in place of commas.
@@ -37,8 +40,6 @@ SEPARATORS = (";", "\t", "|")
 # Weights beyond these make sums overflow, or training stop at its first step.
 SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-9, 1e9
 PAIRS = (("true", "false"), ("yes", "no"), ("1", "0"), ("1.0", "0.0"))
-# Of a column that is not all numbers, the share of numbers from which on the rest looks like a mistake.
-MOSTLY_NUMBERS = 0.9
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Table:
     table: pa.Table
     typed: bool
     index: tuple[str, ...] = ()
+    words: Words = RETRAIN
 
     @property
     def names(self) -> list[str]:
@@ -62,42 +64,48 @@ class Table:
         """Raise an error for a name that is no column."""
         for name in names:
             if name not in self.names:
-                raise unknown_name(WHO, f"column of {str(self.path)!r}", name, self.names)
+                raise unknown_name(self.words.who, f"column of {str(self.path)!r}", name, self.names)
 
-    def features(self, names: Sequence[str], text: Collection[str] = ()) -> pd.DataFrame:
-        """The columns as a data frame; those in ``text`` contain text, whatever it looks like: '007' stays '007'."""
+    def features(
+        self, names: Sequence[str], text: Collection[str] = (), kinds: Mapping[str, Kind] | None = None
+    ) -> pd.DataFrame:
+        """The columns as a data frame; those in ``text`` contain text, whatever it looks like: '007' stays '007'.
+
+        ``kinds`` are those of the whole file, where this is a batch of it.
+        """
         import pandas as pd
 
-        refused = [name for name in names if _is_nested(self.table.schema.field(name).type)]
+        if kinds is None:
+            seen = self.unseen(names, text)
+            for name in names:
+                seen[name].see(self.table[name])
+                seen[name].warn_of_typos(self.words.who, name)
+            kinds = {name: seen[name].kind for name in names}
+        return pd.DataFrame({name: kinds[name].values(self.table[name]) for name in names}, copy=False)
+
+    def unseen(self, names: Sequence[str], text: Collection[str] = ()) -> dict[str, Seen]:
+        """What will be known of the columns when all of their values have been seen; refuses those of wrong types."""
+        who, schema = self.words.who, self.table.schema
+        refused = [name for name in names if _is_nested(schema.field(name).type)]
         if refused:
             raise ValueError(
-                f"{WHO}: lists, structures and bytes cannot be features, got {listed(refused)}. Leave them out with "
-                "drop=, or write them as columns of numbers or text."
+                f"{who}: lists, structures and bytes cannot be features, got {listed(refused)}. Leave them out "
+                f"{self.words.leave_out}, or write them as columns of numbers or text."
             )
-        numbers = [n for n in names if self.typed and n in text and not is_text(self.table.schema.field(n).type)]
+        numbers = [n for n in names if self.typed and n in text and not is_text(schema.field(n).type)]
         if numbers:
             raise ValueError(
-                f"{WHO}: the base was fitted with text in {listed(numbers)}, and {str(self.path)!r} contains "
-                f"{self.table.schema.field(numbers[0]).type} there. Write them as text."
+                f"{who}: {self.words.model} was fitted with text in {listed(numbers)}, and {str(self.path)!r} contains "
+                f"{schema.field(numbers[0]).type} there. Write them as text."
             )
-        return pd.DataFrame({name: self._feature(name, name in text) for name in names}, copy=False)
+        return {name: Seen(OF_THE_FILE if self.typed else TEXT if name in text else None) for name in names}
 
-    def _feature(self, name: str, text: bool) -> pd.Series:
-        import pyarrow as pa
-
-        column = self.table[name]
-        if not self.typed:
-            return _with_nan(_text_or_null(column).to_pandas()) if text else _guessed(name, column)
-        if pa.types.is_decimal(column.type) or pa.types.is_null(column.type):
-            column = column.cast(pa.float64())
-        return column.to_pandas()
-
-    def classes(self, name: str, known: ArrayLike | None = None) -> np.ndarray:
+    def classes(self, name: str, known: ArrayLike | None = None, what: str = "the target") -> np.ndarray:
         """The labels, of the type of the classes of the base where these are known."""
-        where = f"{WHO}: the target {name!r}"
+        where = f"{self.words.who}: {what} {name!r}"
         if self.typed:
-            return classes_from_values(where, self.table[name], known)
-        return classes_from_text(where, self.table[name].to_pylist(), known)
+            return classes_from_values(where, self.table[name], known, self.words.model)
+        return classes_from_text(where, self.table[name].to_pylist(), known, self.words.model)
 
     def flags(self, name: str) -> np.ndarray:
         """A column of true/false, yes/no or 1/0 as booleans."""
@@ -142,77 +150,150 @@ class Table:
         return values
 
 
-def read_rows(path: PathLike) -> Table:
+def read_rows(path: PathLike, words: Words = RETRAIN) -> Table:
     """Read a CSV or Parquet file."""
-    with importing(WHO, "retrain"):
+    head = open_rows(path, words)
+    with _reading(head.path, words):
+        table = _whole_csv(head) if head.path.suffix.lower() == ".csv" else _whole_parquet(head.path)
+    if table.num_rows == 0:
+        raise ValueError(f"{words.who}: {str(head.path)!r} has no rows.")
+    return replace(head, table=table)
+
+
+def open_rows(path: PathLike, words: Words = RETRAIN) -> Table:
+    """A CSV or Parquet file as a table without its rows: columns, types and index."""
+    with importing(words.who, "retrain"):
         import pandas  # noqa: F401
-        import pyarrow
+        import pyarrow  # noqa: F401
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".parquet"):
-        raise ValueError(f"{WHO}: data must be a .csv or .parquet file, got {str(path)!r}.")
+        raise ValueError(f"{words.who}: {words.source} must be a .csv or .parquet file, got {str(path)!r}.")
     if not path.is_file():
-        raise ValueError(f"{WHO}: data must be a file that is there, got {str(path)!r}.")
-    try:
-        rows = _read_csv(path) if suffix == ".csv" else _read_parquet(path)
-    except (OSError, UnicodeError, csv.Error, pyarrow.ArrowException) as error:
-        rule = " It must be text in UTF-8, with a value for each column in every row." if suffix == ".csv" else ""
-        raise ValueError(f"{WHO}: {str(path)!r} cannot be read as {suffix[1:]} ({error}).{rule}") from error
-    names = rows.names
-    double = sorted(name for name, times in Counter(names).items() if times > 1)
+        raise ValueError(f"{words.who}: {words.source} must be a file that is there, got {str(path)!r}.")
+    with _reading(path, words):
+        head = _open_csv(path, words) if suffix == ".csv" else _open_parquet(path, words)
+    double = sorted(name for name, times in Counter(head.names).items() if times > 1)
     if double:
-        raise ValueError(f"{WHO}: {str(path)!r} has more than one column called {listed(double)}. Rename them.")
-    if rows.table.num_rows == 0:
-        raise ValueError(f"{WHO}: {str(path)!r} has no rows.")
-    return rows
+        raise ValueError(f"{words.who}: {str(path)!r} has more than one column called {listed(double)}. Rename them.")
+    return head
 
 
-def _read_csv(path: Path) -> Table:
+def batches(head: Table, columns: Sequence[str], most: int) -> Iterator[Table]:
+    """Some columns of a file that :func:`open_rows` opened, at most so many rows at a time, in their order."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    with _reading(head.path, head.words), contextlib.ExitStack() as opened:
+        if head.path.suffix.lower() == ".csv":
+            blocks: Any = opened.enter_context(pa.csv.open_csv(head.path, **_csv_options(head.path, BATCH_BYTES)))
+        else:
+            file = opened.enter_context(pyarrow.parquet.ParquetFile(head.path))
+            blocks = file.iter_batches(batch_size=most, columns=list(columns))
+        for block in blocks:
+            table = pa.Table.from_batches([block])
+            table = _plain(table) if head.typed else _checked_csv(head, table)
+            for start in range(0, table.num_rows, most):
+                yield replace(head, table=table.select(columns).slice(start, most))
+
+
+@contextlib.contextmanager
+def _reading(path: Path, words: Words) -> Iterator[None]:
+    """Errors of reading a file, in one form."""
+    import pyarrow
+
+    try:
+        yield
+    except (OSError, UnicodeError, csv.Error, pyarrow.ArrowException) as error:
+        text = path.suffix.lower() == ".csv"
+        rule = " It must be text in UTF-8, with a value for each column in every row." if text else ""
+        raise ValueError(
+            f"{words.who}: {str(path)!r} cannot be read as {path.suffix.lower()[1:]} ({error}).{rule}"
+        ) from error
+
+
+def _open_csv(path: Path, words: Words) -> Table:
+    import pyarrow as pa
+
+    header = _header(path)
+    if not header:
+        raise ValueError(f"{words.who}: {str(path)!r} is empty.")
+    other = next((sign for sign in SEPARATORS if len(header) == 1 and sign in header[0]), None)
+    if other is not None:
+        raise ValueError(
+            f"{words.who}: the values in {str(path)!r} must be separated by commas, got {other!r}. Save it so."
+        )
+    # as pandas calls them, which writes its index as a column without a name
+    names = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
+    empty = pa.Table.from_arrays([pa.array([], pa.string())] * len(names), names=names)
+    return Table(path, empty, typed=False, index=tuple({INDEX} & set(names)), words=words)
+
+
+def _header(path: Path) -> list[str]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return next(csv.reader(file), [])
+
+
+def _csv_options(path: Path, block: int = BLOCK_BYTES) -> dict[str, Any]:
+    """One type for all columns, so that nothing is guessed; rows with more or fewer values than names are refused."""
     import pyarrow as pa
     import pyarrow.csv
 
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        header = next(csv.reader(file), [])
-    if not header:
-        raise ValueError(f"{WHO}: {str(path)!r} is empty.")
-    other = next((sign for sign in SEPARATORS if len(header) == 1 and sign in header[0]), None)
-    if other is not None:
-        raise ValueError(f"{WHO}: the values in {str(path)!r} must be separated by commas, got {other!r}. Save it so.")
-    # One type for all columns, so that nothing is guessed; rows with more or fewer values than names are refused.
-    table = pa.csv.read_csv(
-        path,
-        read_options=pa.csv.ReadOptions(block_size=BLOCK_BYTES),
-        parse_options=pa.csv.ParseOptions(newlines_in_values=True),
-        convert_options=pa.csv.ConvertOptions(
-            column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False
-        ),
-    )
-    if table.column_names != header or not all(is_text(field.type) for field in table.schema):
-        raise ValueError(f"{WHO}: the first line of {str(path)!r} cannot be read as names of columns.")
-    # as pandas calls them, which writes its index as a column without a name
-    names = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
-    return Table(path, table.rename_columns(names), typed=False, index=tuple({INDEX} & set(names)))
+    types = dict.fromkeys(_header(path), pa.string())
+    return {
+        "read_options": pa.csv.ReadOptions(block_size=block),
+        "parse_options": pa.csv.ParseOptions(newlines_in_values=True),
+        "convert_options": pa.csv.ConvertOptions(column_types=types, strings_can_be_null=False),
+    }
 
 
-def _read_parquet(path: Path) -> Table:
+def _whole_csv(head: Table) -> pa.Table:
+    import pyarrow.csv
+
+    return _checked_csv(head, pyarrow.csv.read_csv(head.path, **_csv_options(head.path)))
+
+
+def _checked_csv(head: Table, table: pa.Table) -> pa.Table:
+    names = [name or f"Unnamed: {place}" for place, name in enumerate(table.column_names)]
+    if names != head.names or not all(is_text(field.type) for field in table.schema):
+        raise ValueError(f"{head.words.who}: the first line of {str(head.path)!r} cannot be read as names of columns.")
+    return table.rename_columns(names)
+
+
+def _open_parquet(path: Path, words: Words) -> Table:
     import pyarrow.parquet
 
     # Not as a data set: a folder called y=1 would become a column y.
     with pyarrow.parquet.ParquetFile(path) as file:
-        table = file.read()
+        schema = file.schema_arrow
     try:
-        described = (table.schema.pandas_metadata or {}).get("index_columns", [])
+        described = (schema.pandas_metadata or {}).get("index_columns", [])
         named = {name for name in described if isinstance(name, str)}
     except (AttributeError, TypeError, ValueError):  # not written by pandas
         named = set()
-    index = tuple(name for name in table.column_names if name in {*named, INDEX})
+    index = tuple(name for name in schema.names if name in {*named, INDEX})
+    return Table(path, _plain(schema.empty_table()), typed=True, index=index, words=words)
+
+
+def _whole_parquet(path: Path) -> pa.Table:
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        return _plain(file.read())
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """A table in which only text is written as categories."""
+    import pyarrow
+
     plain = [
         pyarrow.compute.cast(column, column.type.value_type)
         if pyarrow.types.is_dictionary(column.type) and not is_text(column.type.value_type)
         else column
         for column in table.columns
     ]
-    return Table(path, pyarrow.Table.from_arrays(plain, names=table.column_names), typed=True, index=index)
+    return pyarrow.Table.from_arrays(plain, names=table.column_names)
 
 
 def _is_nested(kind: pa.DataType) -> bool:
@@ -223,52 +304,6 @@ def _is_nested(kind: pa.DataType) -> bool:
         pa.types.is_null, is_text,
     )  # fmt: skip
     return not any(check(kind) for check in simple)
-
-
-def _text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text, where what pandas takes for missing is null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    missing = pc.is_in(column, value_set=pa.array(sorted(MISSING)))
-    return pc.if_else(missing, pa.scalar(None, pa.string()), column)
-
-
-def _with_nan(column: pd.Series) -> pd.Series:
-    """Missing values as NaN, as pandas reads them from CSV: encoders take None for another category."""
-    return column.where(column.notna(), np.nan) if column.dtype == object else column
-
-
-def _guessed(name: str, column: pa.ChunkedArray) -> pd.Series:
-    """Numbers where all values are numbers, booleans likewise, and text otherwise."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    text = pc.utf8_trim_whitespace(_text_or_null(column))
-    number = pc.replace_substring_regex(text, r"^\+([0-9.])", r"\1")
-    for kind in (pa.int64(), pa.float64()):
-        try:
-            return number.cast(kind).to_pandas()
-        except pa.ArrowInvalid:
-            continue
-    if pc.all(pc.is_in(pc.drop_null(text), value_set=pa.array(["True", "False", "TRUE", "FALSE", "true", "false"]))):
-        return _with_nan(pc.equal(pc.utf8_lower(text), "true").to_pandas())
-    words = _with_nan(_text_or_null(column).to_pandas())
-    _warn_of_typos(name, words)
-    return words
-
-
-def _warn_of_typos(name: str, words: pd.Series) -> None:
-    import pandas as pd
-
-    there = words.dropna()
-    wrong = there[pd.to_numeric(there, errors="coerce").isna().to_numpy()]
-    if len(there) and len(wrong) < (1 - MOSTLY_NUMBERS) * len(there):
-        warnings.warn(
-            f"{WHO}: the column {name!r} is taken for text: {len(wrong)} of {len(there)} values are no numbers, such "
-            f"as {wrong.iloc[0]!r} in row {wrong.index[0] + 1}.",
-            stacklevel=2,
-        )
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,219 @@
+"""What ``lowchurn score`` does: decide the rows of a file in batches, beside what was decided for them last time."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowchurn._files import PathLike, check_outputs, drafted, is_stream, scratch_folder
+from lowchurn._terminal import one_line
+from lowchurn.estimator import LowChurnClassifier, load
+from lowchurn.estimator._labels import missing_labels, positions
+from lowchurn.estimator._production import feature_names
+from lowchurn.estimator._serving import Answers
+from lowchurn.retrain._columns import Words, as_fitted, choose_features, text_columns
+from lowchurn.retrain._ids import Ids, id_texts
+from lowchurn.retrain._kinds import Kind
+from lowchurn.retrain._tables import Table, batches, open_rows
+from lowchurn.theory import Margin
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+WHO = "score"
+BATCH_ROWS = 1 << 16
+OUTPUTS = ("decision", "probability", "changed", "margin")
+UNKNOWN = -1  # the number of an id without a previous decision
+
+
+@dataclass(frozen=True)
+class Scored:
+    """How many rows were decided; of these, how many were compared with a decision before, and how many changed.
+
+    ``unknown`` are the rows whose ids are not among the previous decisions; None where no previous ones were given.
+    """
+
+    rows: int
+    compared: int
+    changed: int
+    unknown: int | None
+
+
+@dataclass(frozen=True)
+class Previous:
+    """Which column of which file contains the decisions of last time."""
+
+    path: PathLike
+    decision: str = "decision"
+
+
+def score_file(
+    model: PathLike,
+    data: PathLike,
+    out: PathLike,
+    previous: Previous | None = None,
+    key: str = "id",
+    drop: Sequence[str] = (),
+    trusted: Sequence[str] = (),
+) -> Scored:
+    """Decide the rows of a file and write id, decision, probability, changed and margin; see docs/commands.md."""
+    check_outputs(
+        WHO, {"out=": out}, {"model=": model, "data=": data, "previous=": None if previous is None else previous.path}
+    )
+    as_csv = _writes_csv(out)
+    if key in OUTPUTS:
+        raise ValueError(f"{WHO}: id must be another column than those that are written, got {key!r}. Rename it.")
+    judge = Judge(load(Path(model), trusted), str(model))
+    rows = open_rows(data, Words(WHO, "the model"))
+    rows.check_known([key, *drop])
+    own = feature_names(judge.model, rows.names) or ()
+    taken = {*drop} if key in own else {key, *drop}
+    features = choose_features(judge.model, rows.names, taken, rows.index, words=rows.words).features
+    with scratch_folder() as folder, Ids(folder / "ids") as ids:
+        kinds = _look_through(rows, features, text_columns(judge.model), key, ids)
+        labels = None if previous is None else _read_previous(previous, key, judge.classes, ids)
+        found = ids.joined()
+        with drafted(out) as draft, _writer(draft, _schema(rows, key, judge.classes), as_csv) as write:
+            total = np.zeros(4, dtype=np.int64)
+            for batch in batches(rows, list(dict.fromkeys([key, *features])), BATCH_ROWS):
+                before = None if labels is None else labels[found.numbers(id_texts(batch, key), UNKNOWN)]
+                answers = judge.answers(batch.features(features, kinds=kinds), before)
+                write(_decided(batch.table[key], answers, judge.classes))
+                total += _counts(answers, before)
+    counted = Scored(*map(int, total))
+    return counted if previous is not None else Scored(counted.rows, counted.compared, counted.changed, None)
+
+
+class Judge:
+    """A model that decides batches: a LowChurnClassifier, or another classifier with names for its classes."""
+
+    def __init__(self, model: Any, path: str) -> None:
+        lacks = [name for name in ("predict", "predict_proba", "classes_") if not hasattr(model, name)]
+        if lacks:
+            raise ValueError(
+                f"{WHO}: model must be the file of a fitted classifier with probabilities, and {path!r} contains a "
+                f"{type(model).__name__} without {lacks[0]}."
+            )
+        self.model = model
+        self.classes = np.asarray(model.classes_)
+
+    def answers(self, X: pd.DataFrame, before: np.ndarray | None) -> Answers:
+        """What is decided, what was decided before, and the gain of a change."""
+        rows = as_fitted(self.model, X)
+        try:
+            if isinstance(self.model, LowChurnClassifier):
+                return self.model._served.answers(rows, before)
+            return self._of_another_kind(rows, before)
+        except (TypeError, ValueError) as error:
+            if str(error).startswith("LowChurnClassifier: "):  # worded there
+                raise ValueError(str(error)) from error
+            raise ValueError(
+                f"{WHO}: the model cannot predict these rows ({type(error).__name__}: {one_line(error)}). Their "
+                "columns must be of the types that it was fitted on."
+            ) from error
+
+    def _of_another_kind(self, rows: Any, before: np.ndarray | None) -> Answers:
+        proba = np.asarray(self.model.predict_proba(rows), dtype=float)
+        decided = positions(np.asarray(self.model.predict(rows)).ravel(), self.classes)
+        given = np.full(len(proba), None) if before is None else before
+        kept = positions(given, self.classes)
+        return Answers(decided, proba, kept, ~missing_labels(given), Margin().gain(proba, kept))
+
+
+def _look_through(rows: Table, features: Sequence[str], text: set[str], key: str, ids: Ids) -> Mapping[str, Kind]:
+    """Read all rows once: the kinds of their columns, which a batch alone does not tell, and whether ids are unique."""
+    seen = rows.unseen(features, text)
+    count = 0
+    for batch in batches(rows, list(dict.fromkeys([key, *features])), BATCH_ROWS):
+        for name in features:
+            seen[name].see(batch.table[name])
+        ids.add_rows(id_texts(batch, key))
+        count += batch.table.num_rows
+    if not count:
+        raise ValueError(f"{WHO}: {str(rows.path)!r} has no rows.")
+    ids.check_rows(f"{WHO}: the ids {key!r} of {str(rows.path)!r}")
+    for name in features:
+        seen[name].warn_of_typos(WHO, name)
+    return {name: seen[name].kind for name in features}
+
+
+def _read_previous(previous: Previous, key: str, classes: np.ndarray, ids: Ids) -> np.ndarray:
+    """Read the decisions of last time; return the labels that the numbers of the ids stand for, the last one None."""
+    table = open_rows(previous.path, Words(WHO, "the model", "previous"))
+    table.check_known([key, previous.decision])
+    places: dict[Any, int] = {}
+    for batch in batches(table, list(dict.fromkeys([key, previous.decision])), BATCH_ROWS):
+        labels = batch.classes(previous.decision, classes, f"in {str(previous.path)!r}, the decision")
+        ids.add_previous(id_texts(batch, key), [places.setdefault(label, len(places)) for label in labels.tolist()])
+    ids.check_previous(f"{WHO}: the ids {key!r} of {str(previous.path)!r}")
+    found = np.empty(len(places) + 1, dtype=object)
+    found[: len(places)] = list(places)
+    if places and (positions(found[:-1], classes) < 0).all():
+        shown = ", ".join(map(repr, classes.tolist()[:5]))
+        raise ValueError(
+            f"{WHO}: none of the decisions {previous.decision!r} of {str(previous.path)!r} is a class of the model "
+            f"({shown}), such as {found[0]!r}. Name their column with previous_decision=."
+        )
+    return found
+
+
+def _counts(answers: Answers, before: np.ndarray | None) -> list[int]:
+    compared = answers.known
+    unknown = 0 if before is None else sum(label is None for label in before.tolist())
+    changed = compared & (answers.decided != answers.kept)
+    return [len(compared), int(compared.sum()), int(changed.sum()), unknown]
+
+
+def _decided(key: pa.ChunkedArray, answers: Answers, classes: np.ndarray) -> list[pa.Array]:
+    """The columns of a batch: undefined is null where there is no decision to compare with."""
+    import pyarrow as pa
+
+    unknown, decided = ~answers.known, answers.decided
+    return [
+        key.cast(_type_of_ids(key.type)),
+        pa.array(classes.tolist()).take(pa.array(decided)),
+        pa.array(answers.proba[np.arange(len(decided)), decided].astype(np.float64)),
+        pa.array(decided != answers.kept, mask=unknown),
+        pa.array(answers.gain.astype(np.float64), mask=unknown),
+    ]
+
+
+def _type_of_ids(kind: pa.DataType) -> pa.DataType:
+    return getattr(kind, "value_type", kind)  # of text that is written as categories
+
+
+def _schema(rows: Table, key: str, classes: np.ndarray) -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = (pa.array(classes.tolist()).type, pa.float64(), pa.bool_(), pa.float64())
+    return pa.schema([(key, _type_of_ids(rows.table.schema.field(key).type)), *zip(OUTPUTS, kinds, strict=True)])
+
+
+def _writes_csv(out: PathLike) -> bool:
+    suffix = Path(out).suffix.lower()
+    if suffix not in (".csv", ".parquet") and not is_stream(out):
+        raise ValueError(f"{WHO}: out must be a .csv or .parquet file, got {str(out)!r}.")
+    return suffix != ".parquet"
+
+
+@contextlib.contextmanager
+def _writer(draft: Path, schema: pa.Schema, as_csv: bool) -> Iterator[Callable[[list[pa.Array]], None]]:
+    """Write columns, batch after batch, as Parquet or CSV; missing values of CSV are empty."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    if not as_csv:
+        with pyarrow.parquet.ParquetWriter(draft, schema) as file:
+            yield lambda columns: file.write_table(pa.table(columns, schema=schema))
+        return
+    with draft.open("w", encoding="utf-8", newline="") as text:
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(schema.names)
+        yield lambda columns: lines.writerows(zip(*(column.to_pylist() for column in columns), strict=True))
