@@ -15,6 +15,7 @@ from lowchurn import _files
 from lowchurn._files import (
     check_outputs,
     clear_stale,
+    drafted,
     goes_to_stdout,
     is_stream,
     make_scratch,
@@ -168,6 +169,38 @@ def test_a_folder_is_no_file(tmp_path):
     assert names(tmp_path) == []
 
 
+def test_a_file_that_is_written_step_by_step(tmp_path):
+    """It has its place at the end only, the mode of the file before, and links are followed."""
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "real").chmod(0o640)
+    (tmp_path / "link").symlink_to("real")
+    with drafted(tmp_path / "link") as draft, draft.open("w") as file:
+        file.write("new ")
+        assert (tmp_path / "real").read_text() == "old"
+        file.write("file")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new file"
+    assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o640
+    assert names(tmp_path) == ["link", "real"]
+
+
+def test_an_error_or_a_full_disk_on_the_way_leaves_the_old_file(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("old")
+
+    def write(error):
+        with drafted(tmp_path / "a") as draft:
+            draft.write_text("half")
+            raise error
+
+    with pytest.raises(KeyboardInterrupt):
+        write(KeyboardInterrupt)
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(ValueError, match="cannot write .*: No space left"), drafted(tmp_path / "a") as draft:
+        draft.write_text("new")
+    assert names(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_text() == "old"
+
+
 def test_readers_never_see_a_half(tmp_path):
     path, seen = tmp_path / "a", set()
     path.write_bytes(b"0" * 200_000)
@@ -194,6 +227,18 @@ def test_dev_null_stays_a_device():
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
     assert is_stream("/dev/null")
     assert not goes_to_stdout("/dev/null")
+
+
+def test_a_draft_is_copied_to_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    with drafted(tmp_path / "pipe") as draft:
+        draft.write_bytes(b"x" * 3_000_000)
+    reader.join()
+    assert read == [b"x" * 3_000_000]
+    assert names(tmp_path) == ["pipe"]
 
 
 def test_a_full_device_is_one_line():

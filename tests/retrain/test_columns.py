@@ -90,5 +90,8 @@ def test_columns_in_which_the_base_has_text():
     assert text_columns(FrozenEstimator(base)) == wanted
     assert text_columns(CalibratedClassifierCV(base, cv=2).fit(rows, Y)) == wanted
     assert text_columns(LowChurnClassifier(base).fit(rows, Y)) == wanted
+    for strategy in ("sticky", "dial"):  # models that answer together, and the base among them
+        model = LowChurnClassifier(base=base, max_churn=0.9, strategies=strategy).fit(rows, Y)
+        assert text_columns(model) == wanted
     assert text_columns(None) == set()
     assert text_columns(LOGISTIC.fit(X, Y)) == set()

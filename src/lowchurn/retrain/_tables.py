@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 WHO = "retrain"
 # A row of a CSV file must fit into a block; blocks are smaller where memory must not grow with the file.
 BLOCK_BYTES = 1 << 26
-BATCH_BYTES = 1 << 24
+BATCH_BYTES = 1 << 22  # pyarrow reads about 32 of them ahead
 # What pandas calls the index of a table that it has written to CSV and read again.
 INDEX = "Unnamed: 0"
 # That other programs write in place of commas.
