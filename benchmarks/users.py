@@ -354,7 +354,8 @@ def table_of(lines):
             ends[case, line["method"]] = line["results"][0]
         else:
             keys = {name: line[name] for name in ("learner", "set", "order", "seed", "method")}
-            rows += [{**keys, "case": case, "plain seconds": line["plain seconds"], **one} for one in line["results"]]
+            keys |= {"case": case, "draw": f"{line['set']} {line['order']} {line['seed']}"}
+            rows += [{**keys, "plain seconds": line["plain seconds"], **one} for one in line["results"]]
     rows = pd.DataFrame([row for row in rows if all((row["case"], end) in ends for end in ("base", "plain"))])
     for end in ("base", "plain"):
         for what in ("accuracy", "churn"):
@@ -372,19 +373,31 @@ def common(rows, methods):
 def survival(some):
     """Share of the plain gain that survives: the sum of gains over the sum of the plain retrain's, and its error.
 
-    A ratio of sums, because the gain of a single case may be nothing or less. The standard error leaves out one case
-    after the other (jackknife).
+    A ratio of sums, because the gain of a single case may be nothing or less. The standard error leaves out one draw
+    of rows after the other (jackknife).
     """
-    gain, whole = some.accuracy - some["base accuracy"], some["plain accuracy"] - some["base accuracy"]
-    share = gain.sum() / whole.sum()
-    without = (gain.sum() - gain) / (whole.sum() - whole)
-    n = len(some)
-    return share, float(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()))
+    sums = pd.DataFrame(
+        {
+            "gain": some.accuracy - some["base accuracy"],
+            "whole": some["plain accuracy"] - some["base accuracy"],
+            "draw": some["draw"],
+        }
+    )
+    sums = sums.groupby("draw").sum()
+    share = sums.gain.sum() / sums.whole.sum()
+    without = (sums.gain.sum() - sums.gain) / (sums.whole.sum() - sums.whole)
+    n = len(sums)
+    return share, float(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())) if n > 1 else np.nan
 
 
-def mean_error(values):
-    values = np.asarray(values, dtype=float)
-    return values.mean(), values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+def mean_error(values, draws):
+    """A mean and its standard error; learners that share a draw of rows share its luck and count as one cluster."""
+    values, n = np.asarray(values, dtype=float), len(values)
+    if not n:
+        return np.nan, np.nan
+    sums = pd.Series(values - values.mean()).groupby(np.asarray(draws)).sum()
+    k = len(sums)
+    return values.mean(), float(np.sqrt(k / (k - 1) * (sums**2).sum()) / n) if k > 1 else np.nan
 
 
 def paired(rows, method, other, budget):
@@ -392,11 +405,11 @@ def paired(rows, method, other, budget):
     at = rows[rows.budget == budget]
     mine = at[at.method == method].set_index("case")
     than = mine[other] if other in mine else at[at.method == other].set_index("case").accuracy
-    return (mine.accuracy - than).dropna()
+    return mine.assign(accuracy=mine.accuracy - than).dropna(subset="accuracy")
 
 
-def points(values):
-    mean, error = mean_error(values)
+def points(some, values=None):
+    mean, error = mean_error(some.accuracy if values is None else values, some["draw"])
     return f"{100 * mean:+.2f}" + (f" ± {100 * error:.2f}" if np.isfinite(error) else "")
 
 
@@ -419,10 +432,10 @@ def show_methods(rows, methods, drift=False):
     cases = some.drop_duplicates("case")
     if not len(cases):
         return ["", "No case has all of these methods."]
-    plain = mean_error(cases["plain accuracy"] - cases["base accuracy"])
+    plain = points(cases, cases["plain accuracy"] - cases["base accuracy"])
     first = (
         f"{len(cases)} cases: {cases.learner.nunique()} learners, {cases.set.nunique()} sets. A plain retrain gains "
-        f"{100 * plain[0]:+.2f} ± {100 * plain[1]:.2f} points over the base and changes "
+        f"{plain} points over the base and changes "
         f"{100 * cases['plain churn'].mean():.1f} % of decisions."
     )
     what = "points over the base" if drift else "share of the plain gain, %"
@@ -433,7 +446,7 @@ def show_methods(rows, methods, drift=False):
         for budget in BUDGETS:
             at = some[(some.method == method) & (some.budget == budget)]
             if drift:
-                cells.append(points(at.accuracy - at["base accuracy"]))
+                cells.append(points(at, at.accuracy - at["base accuracy"]))
             else:
                 share, error = survival(at)
                 cells.append(f"{100 * share:.0f} ± {100 * error:.0f}")
@@ -492,7 +505,7 @@ def show_each(rows, by):
 
 
 def marked(values):
-    mean, error = mean_error(values)
+    mean, error = mean_error(values.accuracy, values["draw"])
     return points(values) + (" *" if mean < -2 * error else "")
 
 
@@ -506,7 +519,7 @@ def show_failures(lines):
 
 
 def tables(args):
-    lines = list(lines_of(args.file).values())
+    lines = [line for file in args.files for line in lines_of(file).values()]
     rows = table_of(lines)
     rows = rows[rows.learner.isin(args.learners or rows.learner.unique())]
     short = ["hand", "hand, traffic", "sticky", "sticky, traffic"]
@@ -544,7 +557,7 @@ def main(words=None):
     one.add_argument("--retry", action="store_true", help="run what failed once more")
     one.set_defaults(command=run)
     two = commands.add_parser("tables", help="tables of a file")
-    two.add_argument("file", type=Path)
+    two.add_argument("files", type=Path, nargs="+")
     two.add_argument("--learners", nargs="+", help="some of the learners")
     two.set_defaults(command=tables)
     args = parser.parse_args(words)

@@ -68,10 +68,20 @@ def test_ties_at_the_margin_change_by_lot():
 
 def test_survival_is_a_ratio_of_sums():
     some = pd.DataFrame({"accuracy": [0.72, 0.81], "base accuracy": [0.7, 0.8], "plain accuracy": [0.74, 0.79]})
+    some["draw"] = ["a", "b"]
     share, error = users.survival(some)
     assert share == pytest.approx(0.03 / 0.03)
     # Without one case after the other: 0.01 / -0.01 and 0.02 / 0.04.
     assert error == pytest.approx(np.sqrt(0.5 * np.sum((np.array([-1, 0.5]) + 0.25) ** 2)))
+
+
+def test_learners_on_the_same_rows_count_as_one_cluster():
+    values = np.array([1.0, 2.0, 4.0, 9.0])
+    alone = users.mean_error(values, list("abcd"))
+    assert alone == pytest.approx((4.0, values.std(ddof=1) / 2))
+    twice = users.mean_error(np.repeat(values, 2), list("aabbccdd"))
+    assert twice == pytest.approx(alone)
+    assert np.isnan(users.mean_error(values, list("aaaa"))[1])
 
 
 def line(seed, method="sticky", **more):
