@@ -49,6 +49,7 @@ from lowchurn import LowChurnClassifier
 
 BUDGETS = (0.01, 0.02, 0.05)
 OVER = 1.25  # a run whose churn is above so many budgets has broken it
+FEW = 4  # fewer draws of rows than that give no standard error
 ORDERS = ("random", "time")
 IN_TIME_ORDER = ("electricity",)  # files whose rows are in time order, and drift
 BUILT_IN = {"breast cancer": load_breast_cancer, "digits": load_digits}
@@ -391,13 +392,16 @@ def survival(some):
 
 
 def mean_error(values, draws):
-    """A mean and its standard error; learners that share a draw of rows share its luck and count as one cluster."""
+    """A mean and its standard error; learners that share a draw of rows share its luck and count as one cluster.
+
+    Of fewer than four draws there is no error to speak of.
+    """
     values, n = np.asarray(values, dtype=float), len(values)
     if not n:
         return np.nan, np.nan
     sums = pd.Series(values - values.mean()).groupby(np.asarray(draws)).sum()
     k = len(sums)
-    return values.mean(), float(np.sqrt(k / (k - 1) * (sums**2).sum()) / n) if k > 1 else np.nan
+    return values.mean(), float(np.sqrt(k / (k - 1) * (sums**2).sum()) / n) if k >= FEW else np.nan
 
 
 def paired(rows, method, other, budget):
@@ -509,6 +513,16 @@ def marked(values):
     return points(values) + (" *" if mean < -2 * error else "")
 
 
+def show_times(rows, methods):
+    """Median over cases and budgets of the time of a fit over that of one plain retrain in the same case."""
+    methods = [method for method in methods if (rows.method == method).any()]
+    text = ["", *heading("learner", "plain retrain, s", *methods)]
+    for learner, mine in rows.groupby("learner", sort=False):
+        times = [(some.seconds / some["plain seconds"]).median() for some in (mine[mine.method == m] for m in methods)]
+        text.append(line_of(learner, f"{mine['plain seconds'].median():.2f}", *(f"{one:.1f}" for one in times)))
+    return text
+
+
 def show_failures(lines):
     failed = [line for line in lines if "failed" in line]
     if not failed:
@@ -536,6 +550,7 @@ def tables(args):
         text += ["", "### Every learner", *show_each(mine, "learner")]
         if order == "random":
             text += ["", "### Every set", *show_each(mine, "set")]
+    text += ["", "## Time over one plain retrain", *show_times(rows, list(OPTIONS))]
     text += ["", "## What failed", *show_failures(lines)]
     print("\n".join(text).strip())
 
