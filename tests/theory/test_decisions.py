@@ -94,6 +94,17 @@ def test_it_is_proposition_1_with_the_decision_in_place_of_probabilities(world, 
     np.testing.assert_allclose(Margin(share / (1 - share)).proba(p, base), (1 - share) * p + share * kept)
 
 
+@pytest.mark.parametrize("margin", [0.0, 0.1, 0.2, 0.3])
+@pytest.mark.parametrize("values", [None, (0.5, 1.0, 0.8)])
+def test_probabilities_agree_with_decisions_where_rows_tie(margin, values):
+    p = np.array([q for q in itertools.product(range(11), repeat=3) if sum(q) == 10]) / 10  # a forest of ten trees
+    p, base = np.repeat(p, 3, axis=0), np.tile([0, 1, 2], len(p))
+    rule = Margin(margin, values=values)
+    moved = rule.proba(p, base)
+    np.testing.assert_array_equal((moved * (values or (1, 1, 1))).argmax(axis=1), rule.decisions(p, base))
+    np.testing.assert_allclose(moved.sum(axis=1), 1)
+
+
 def test_a_mixture_of_probabilities_is_not_optimal_for_decisions():
     """The base is sure of row 0 and torn about row 1; the mixture spends the one change where it gains less."""
     p, g = np.array([[0.05, 0.95], [0.3, 0.7]]), np.array([[0.99, 0.01], [0.51, 0.49]])

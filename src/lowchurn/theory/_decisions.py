@@ -91,7 +91,11 @@ class Margin:
         else:
             at = kept, rows.base[kept]
             moved[at] += (self.margin + self.ratio * rows.own[kept]) / rows.values[rows.base[kept]]
-        return np.asarray(moved / moved.sum(axis=1, keepdims=True))
+        moved /= moved.sum(axis=1, keepdims=True)
+        worth, wanted = moved * rows.values, self.decisions(rows.p, rows.base)
+        tied = np.flatnonzero(decide(worth) != wanted)  # the first of equals would be decided, or rounding decides
+        moved[tied, wanted[tied]] = worth[tied].max(axis=1) / rows.values[wanted[tied]] * (1 + 1e-12)
+        return np.asarray(moved)
 
 
 class _Rows:
