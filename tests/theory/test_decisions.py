@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from lowchurn.metrics import decide
 from lowchurn.theory import Margin, optimal_margin, optimal_mixture
 
 SHARES = st.floats(0, 1, allow_subnormal=False)
@@ -168,3 +169,13 @@ def test_no_budget_keeps_no_decision():
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("threshold", [None, 0.2, 0.5, 0.7])
+@pytest.mark.parametrize("margin", [0, 0.05, 0.1, 0.3])
+def test_rows_that_tie_are_decided_alike_by_rule_and_probabilities(threshold, margin):
+    rng = np.random.default_rng(0)
+    p1 = np.round(rng.uniform(size=5000), 2)  # of which many lie at the margin, up to rounding
+    p, base = np.stack([1 - p1, p1], axis=1), rng.integers(2, size=5000)
+    rule = Margin(margin, values=None if threshold is None else (threshold, 1 - threshold))
+    np.testing.assert_array_equal(decide(rule.proba(p, base), threshold), rule.decisions(p, base))

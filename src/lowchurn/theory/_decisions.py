@@ -92,10 +92,14 @@ class Margin:
             at = kept, rows.base[kept]
             moved[at] += (self.margin + self.ratio * rows.own[kept]) / rows.values[rows.base[kept]]
         moved /= moved.sum(axis=1, keepdims=True)
-        worth, wanted = moved * rows.values, self.decisions(rows.p, rows.base)
-        tied = np.flatnonzero(decide(worth) != wanted)  # the first of equals would be decided, or rounding decides
-        moved[tied, wanted[tied]] = worth[tied].max(axis=1) / rows.values[wanted[tied]] * (1 + 1e-12)
-        return np.asarray(moved)
+        # Where classes tie, the first would be decided, or the second by a threshold: the decision is put in front.
+        at = np.arange(len(moved)), self.decisions(rows.p, rows.base)
+        others = moved * rows.values
+        own = others[at]
+        others[at] = -math.inf
+        best = others.max(axis=1)
+        moved[at] = np.where(own > best, moved[at], best / rows.values[at[1]] * (1 + 1e-12))
+        return np.asarray(moved / moved.sum(axis=1, keepdims=True))
 
 
 class _Rows:
