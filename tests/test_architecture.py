@@ -102,7 +102,7 @@ EDGES = {
     "ray": (),
     "skops": ("learners/_skops.py",),
     "onnxruntime": ("estimator/_production.py",),
-    "pandas": ("retrain/", "estimator/_frontier.py", "bench/", "report/", "audit/"),
+    "pandas": ("retrain/", "estimator/_frontier.py", "estimator/_split.py", "bench/", "report/", "audit/"),
     "datasets": ("bench/_fetch.py",),
     "huggingface_hub": ("bench/_fetch.py",),
     "pyarrow": ("audit/", "bench/", "retrain/"),

@@ -343,7 +343,7 @@ def test_without_a_base_that_can_be_served_there_is_no_dial():
 
 def test_bad_input_of_the_dial():
     _, model = fitted("linear")
-    with pytest.raises(ValueError, match=r"max_churn must be in \(0, 1\), got 1.5"):
+    with pytest.raises(ValueError, match=r"max_churn must be in \[0, 1\), got 1.5"):
         model.dial(1.5)
     with pytest.raises(ValueError, match="Fit with confidence="):
         model.dial(0.05, confidence=0.9)

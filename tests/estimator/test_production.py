@@ -348,16 +348,21 @@ def test_clearly_worse_is_a_paired_test_with_a_margin():
 
 def test_a_base_with_a_threshold_of_its_own_is_noted():
     base = FixedThresholdClassifier(LogisticRegression(), threshold=0.2).fit(X[:200], Y[:200])
-    assert any("does not decide for its largest probability" in n for n in quiet_fit(low(base=base)).selection_.notes)
+    model = quiet_fit(low(base=base))
+    assert model.threshold_ == 0.2  # candidates decide by it as well
+    assert not any("largest probability" in note for note in model.selection_.notes)
+    other = FixedThresholdClassifier(LogisticRegression(), threshold=0.2, pos_label=np.unique(Y)[0])
+    other.fit(X[:200], Y[:200])
+    model = quiet_fit(low(base=other))
+    assert model.threshold_ is None
+    assert any("does not decide for its largest probability" in note for note in model.selection_.notes)
     plain = LogisticRegression().fit(X[:200], Y[:200])
     assert not any("largest probability" in note for note in quiet_fit(low(base=plain)).selection_.notes)
 
 
-@pytest.mark.parametrize(
-    ("value", "hint"), [(2, "did you mean 0.02"), (1.5, "did you mean 0.015"), (0, "keep serving")]
-)
+@pytest.mark.parametrize(("value", "hint"), [(2, "did you mean 0.02"), (1.5, "did you mean 0.015")])
 def test_a_budget_in_percent_is_recognised(value, hint):
-    with pytest.raises(ValueError, match=rf"max_churn must be in \(0, 1\), got {value}.*{hint}"):
+    with pytest.raises(ValueError, match=rf"max_churn must be in \[0, 1\), got {value}.*{hint}"):
         low(base=GaussianNB().fit(X, Y), max_churn=value).fit(X, Y)
     for bad in ("2", float("nan"), True, [2]):
         with pytest.raises(ValueError, match="max_churn must be in"):

@@ -151,7 +151,8 @@ class Served:
         decided = (
             positions(self.predict(X), self.classes_) if base_alone(self.weights) else decide(proba, self.threshold_)
         )
-        return Answers(decided, proba, kept, known, (self.rule or Margin()).gain(estimate, kept))
+        plain = Margin(values=None if self.threshold_ is None else (self.threshold_, 1 - self.threshold_))
+        return Answers(decided, proba, kept, known, plain.gain(estimate, kept))
 
     def _kept(self, X: Rows, previous: ArrayLike | None) -> np.ndarray:
         """The decisions to keep, as indices; -1 where there is none. Rows without a given one are asked of the base."""
