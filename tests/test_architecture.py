@@ -117,6 +117,8 @@ WIDE = {
     "lowchurn.audit._result.Audit": "a public result: its fields are what a user reads",
     "lowchurn.audit._inference.Slice": "a public result: its fields are what a user reads",
     "lowchurn.audit._settings.Settings": "the settings of an audit: one field per key of the TOML file",
+    "lowchurn.estimator._archive.Description": "a file: one field per key",
+    "lowchurn.estimator._archive.Entry": "a part of a file: one field per key",
     "lowchurn.estimator._frontier.Candidate": "a public result: its fields are the columns of the frontier",
     "lowchurn.estimator._frontier.Selection": "a public result: its fields are what a user reads",
     "lowchurn.nets.networks.Transformer": "a network: one attribute per layer",
