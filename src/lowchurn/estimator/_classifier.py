@@ -268,7 +268,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self, X: Rows, index: np.ndarray, rows: Split, base: Base | GivenBase | None, recent: Traffic | None
     ) -> Trials:
         """Train and measure; without a base the plain retrain alone, on no rows."""
-        ruler, wanted, base_proba, X_choose = None, ToTry(), None, None
+        ruler, wanted, asked, X_choose = None, ToTry(), None, None
         if base is not None and rows.choose is not None:
             ruler, X_choose = self._ruler(base, X, index, rows.choose, None if recent is None else recent.choose)
             check_base(base, ruler, self.classes_)
@@ -278,9 +278,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             wanted = to_try(self.strategies, self.search, can)
             if self.max_churn == 0 and base.servable:
                 wanted = ToTry()  # the base itself
-            base_proba = base.proba(base.at(X, rows.train.rows))
+            asked = base.at(X, rows.train.rows)
         X_train = _safe_indexing(X, rows.train.rows)
-        data = TrainingRows(X_train, index[rows.train.rows], rows.train.weight, base_proba, self.classes_)
+        data = TrainingRows(X_train, index[rows.train.rows], rows.train.weight, self.classes_, base, asked)
         certified = 0 if rows.certify is None else int(rows.certify.weights.sum())
         certified = certified if recent is None else recent.counts.get("certify", 0)
         with progress(self.verbose) as bar:

@@ -180,13 +180,21 @@ class Capability:
 
 @dataclass(frozen=True, eq=False)
 class TrainingRows:
-    """The rows to train on: labels as class indices, weights (None where all are one), the base's probabilities."""
+    """The rows to train on: labels as class indices, weights (None where all are one), and the base.
+
+    ``asked`` is what the base is asked about these rows, once, where a strategy needs its probabilities.
+    """
 
     X: Rows
     y: np.ndarray
     weight: np.ndarray | None
-    base_proba: np.ndarray | None
     classes: np.ndarray
+    base: Base | GivenBase | None = None
+    asked: Any = None
+
+    @functools.cached_property
+    def base_proba(self) -> np.ndarray | None:
+        return None if self.base is None else self.base.proba(self.asked)
 
 
 class Trainer:
@@ -251,14 +259,14 @@ class Trainer:
             self.results[one] = result
 
     def _job(self, training: Training, truth: Any) -> Job:
-        strategy, base_proba = training.strategy, self.data.base_proba
+        strategy = training.strategy
         return Job(
-            np.asarray(strategy.targets(truth, base_proba)),
+            np.asarray(strategy.targets(truth, self.data.base_proba if strategy.needs_base else None)),
             strategy,
             self.data.weight,
             self.seed if training.member == 0 else member_seed(self.seed or 0, training.member),
             self.data.y,
-            None if strategy.limit is None else np.asarray(strategy.pull(base_proba)),
+            None if strategy.limit is None else np.asarray(strategy.pull(self.data.base_proba)),
             training.member,
         )
 
