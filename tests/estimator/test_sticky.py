@@ -7,10 +7,12 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import make_classification
+from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 
 import lowchurn
 from lowchurn import LowChurnClassifier
@@ -251,6 +253,15 @@ def test_traffic_needs_a_base_to_ask(base):
 def test_bad_previous(held_out, previous, message):
     with pytest.raises(ValueError, match=message):
         held_out.predict(X[NEW], previous=previous)
+
+
+def test_without_labels_rows_that_tie_keep_their_decision():
+    rows = np.r_[np.zeros(100), np.ones(900)][:, None]
+    labels = np.r_[np.arange(100) % 2, np.ones(900, dtype=int)]
+    constant = DummyClassifier(strategy="constant", constant=1).fit(rows, labels)
+    model = LowChurnClassifier(DecisionTreeClassifier(), base=constant, max_churn=0.2, strategies="sticky")
+    model.fit(rows, labels, traffic=rows)
+    assert (model.predict(rows) == 1).all()  # the tree has 50 % for both classes in the first 100 rows
 
 
 @pytest.mark.parametrize("strategies", ["sticky", "dial", None])

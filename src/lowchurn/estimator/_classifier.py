@@ -303,6 +303,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         servable = base if isinstance(base, Base) else None
         mixed = self.select == "mixture"
         offers = mixtures(trials, ruler, self.max_churn, servable) if mixed else trials.offers
+        if not ruler.labelled and any(offer.rule is not None for offer in offers):
+            # Without labels changes cannot be told good from bad: those of rows that tie are left to the rule.
+            offers = [offer for offer in offers if offer is not trials.plain.offer]
         changes = None
         unseen = None if recent is None else recent.certify
         if rows.certify is not None or unseen is not None:

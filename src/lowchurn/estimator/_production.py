@@ -88,8 +88,11 @@ class Base:
     @property
     def threshold(self) -> float | None:
         """The probability of the second of two classes from which on the base decides for it, where it has its own."""
+        found = decision_threshold(self.model)
+        if found is None:
+            return None
         names = self.classes if self._names is None else self._names
-        return decision_threshold(self.model) if positions(names, self.classes).tolist() == [0, 1] else None
+        return found if positions(names, self.classes).tolist() == [0, 1] else None
 
     @property
     def _names(self) -> ArrayLike | None:
