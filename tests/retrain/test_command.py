@@ -176,7 +176,7 @@ def test_an_uncertified_budget_is_exit_code_1_and_no_model(folder, tmp_path, low
         ({"--data": "nowhere.csv"}, "file that is there"),
         ({"--data": "rows.txt"}, ".csv or .parquet"),
         ({"--base": "nowhere.skops"}, "file that is there"),
-        ({"--max-churn": "1.5"}, "--max-churn must be in (0, 1)"),
+        ({"--max-churn": "1.5"}, "--max-churn must be in [0, 1)"),
         ({"--out": "no/such/folder/next.skops"}, "there is no folder"),
         ({"--estimator": "forest"}, "--estimator must be one of"),
         ({"--drop": "age"}, "lack 1 of 5 columns"),
