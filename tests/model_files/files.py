@@ -53,10 +53,13 @@ def saved(kind):
             options = {"max_churn": 0.02, "select": "mixture", "random_state": 0}
             first = LowChurnClassifier(LogisticRegression(), base=base, **options).fit(X, Y)
             model = LowChurnClassifier(LogisticRegression(), base=first, **options)
+        elif kind == "sticky":
+            options = {"threshold": 0.4 if len(set(Y)) == 2 else None, "strategies": "sticky", "random_state": 0}
+            model = LowChurnClassifier(LogisticRegression(), base=base, max_churn=0.2, **options)
         else:
             model = LowChurnClassifier(LEARNERS[kind], random_state=0)
         model.fit(X, Y)
-    return written(model, dial=kind == "dial"), model.predict_proba(X)
+    return written(model, dial=kind in ("dial", "sticky")), model.predict_proba(X)
 
 
 def written(model, **options):
