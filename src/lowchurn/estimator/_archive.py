@@ -42,6 +42,7 @@ from lowchurn.estimator._measuring import Terms
 from lowchurn.learners._all import ALL
 from lowchurn.selection import Certificate
 from lowchurn.theory import Margin
+from lowchurn.theory._decisions import threshold_values
 
 ABOUT = "lowchurn.json"
 HASHES = "sha256"
@@ -285,7 +286,7 @@ def read_rule(entry: RuleEntry | None, threshold: float | None) -> Margin | None
     margin, ratio = (hex_number(f"the {name} of the rule", getattr(entry, name)) for name in ("margin", "ratio"))
     if not 0 <= min(margin, ratio):
         raise Refused(f"load: the rule must have a margin and a ratio of at least 0, got {margin:g} and {ratio:g}.")
-    return Margin(margin, ratio, None if threshold is None else (threshold, 1 - threshold))
+    return Margin(margin, ratio, threshold_values(threshold))
 
 
 def check_weights(what: str, weights: Mapping[int, str | None]) -> dict[int, float]:

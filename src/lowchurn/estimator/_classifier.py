@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,11 +36,12 @@ from lowchurn.estimator._policy import (
     fall_back,
     mixtures,
 )
-from lowchurn.estimator._production import Asked, Base, GivenBase, find_base, row_count
+from lowchurn.estimator._production import Asked, Base, GivenBase, find_base, find_threshold
 from lowchurn.estimator._saving import read_model, write_model
 from lowchurn.estimator._serving import Served
 from lowchurn.estimator._split import (
-    Part,
+    NO_ROWS,
+    SomeRows,
     Split,
     Traffic,
     as_mask,
@@ -239,11 +241,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 f"{WHO}: max_churn and confidence need a base to compare with, got base=None. "
                 "Give base=, or base_proba at fit."
             )
-        self.threshold_ = self._threshold(base)
-        rows = Split(Part(np.arange(len(index)), weight))
-        recent = self._traffic(traffic, base, X)
+        self.threshold_ = find_threshold(self.threshold, base, self.classes_)
+        rows = Split(SomeRows(np.arange(len(index)), weight))
+        recent = None if traffic is None else self._traffic(traffic, base, X)
         if recent is not None and held_out is None:
-            rows = Split(rows.train, Part(np.arange(0), None))
+            rows = Split(rows.train, NO_ROWS)
         elif base is not None:
             rows = split_for_budget(
                 X,
@@ -257,20 +259,20 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 held_out=as_mask("held_out", held_out, len(index)),
                 seed=self._seed() or 0,
             )
-        trials = self._try(X, index, rows, base, recent)
+        rows = dataclasses.replace(rows, traffic=recent)
+        trials = self._try(X, index, rows, base)
         self.frontier_ = trials.frontier
         if base is None:
             return self._serve_plain(trials, rows)
         warn_of_base(base, trials, new is not None or held_out is not None, stacklevel=2)
-        return self._choose(trials, base, X, index, rows, recent)
+        return self._choose(trials, base, X, index, rows)
 
-    def _try(
-        self, X: Rows, index: np.ndarray, rows: Split, base: Base | GivenBase | None, recent: Traffic | None
-    ) -> Trials:
+    def _try(self, X: Rows, index: np.ndarray, rows: Split, base: Base | GivenBase | None) -> Trials:
         """Train and measure; without a base the plain retrain alone, on no rows."""
         ruler, wanted, asked, X_choose = None, ToTry(), None, None
         if base is not None and rows.choose is not None:
-            ruler, X_choose = self._ruler(base, X, index, rows.choose, None if recent is None else recent.choose)
+            recent = None if rows.traffic is None else rows.traffic.choose
+            ruler, X_choose = self._ruler(base, X, index, rows.choose, recent)
             check_base(base, ruler, self.classes_)
             warn_of_few_rows(ruler.terms, self.max_churn, stacklevel=3)
         can = Capability(self.estimator_, self.classes_, base, X)
@@ -281,22 +283,12 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             asked = base.at(X, rows.train.rows)
         X_train = _safe_indexing(X, rows.train.rows)
         data = TrainingRows(X_train, index[rows.train.rows], rows.train.weight, self.classes_, base, asked)
-        certified = 0 if rows.certify is None else int(rows.certify.weights.sum())
-        certified = certified if recent is None else recent.counts.get("certify", 0)
         with progress(self.verbose) as bar:
             trials = Trials(Trainer(can, data, self.n_jobs, self._seed(), bar), ruler, X_choose)
-            try_all(wanted, trials, Goal(self.max_churn, self.confidence, certified), bar)
+            try_all(wanted, trials, Goal(self.max_churn, self.confidence, rows.to_certify), bar)
         return trials
 
-    def _choose(
-        self,
-        trials: Trials,
-        base: Base | GivenBase,
-        X: Rows,
-        index: np.ndarray,
-        rows: Split,
-        recent: Traffic | None,
-    ) -> Self:
+    def _choose(self, trials: Trials, base: Base | GivenBase, X: Rows, index: np.ndarray, rows: Split) -> Self:
         """Choose what is served among all that was measured, and certify it."""
         ruler = trials.ruler
         assert ruler is not None
@@ -307,9 +299,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             # Without labels changes cannot be told good from bad: those of rows that tie are left to the rule.
             offers = [offer for offer in offers if offer is not trials.plain.offer]
         changes = None
-        unseen = None if recent is None else recent.certify
-        if rows.certify is not None or unseen is not None:
-            judge, X_certify = self._ruler(base, X, index, rows.certify or Part(np.arange(0), None), unseen)
+        unseen = None if rows.traffic is None else rows.traffic.certify
+        if rows.to_certify:
+            judge, X_certify = self._ruler(base, X, index, rows.certify or NO_ROWS, unseen)
             changes = certified_changes(offers, judge, X_certify)
         choices = Choices(
             offers=offers,
@@ -319,7 +311,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             changes=changes,
             base=servable,
             trainings=trials.trainer.bar.done,
-            rows=rows.counts | ({} if recent is None else recent.counts),
+            rows=rows.counts,
             notes=tuple(filter(None, [decides_otherwise(ruler), *trials.notes])),
             base_accuracy=ruler.mean(ruler.base_right),
         )
@@ -413,14 +405,12 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _on_traffic(self, choices: Choices, traffic: Rows) -> Choices:
         """The same offers, with churn as it is on some traffic."""
-        recent = self._traffic(traffic, choices.base, self._check_new_rows(traffic))
-        assert recent is not None
+        recent = self._traffic(traffic, choices.base)
         assert choices.base is not None
-        none, nobody = np.arange(0), Part(np.arange(0), None)
-        ruler, X = self._ruler(choices.base, recent.choose, none, nobody, recent.choose)
+        ruler, X = self._ruler(choices.base, recent.choose, NO_ROWS.rows, NO_ROWS, recent.choose)
         changes = None
         if recent.certify is not None:
-            judge, X_certify = self._ruler(choices.base, recent.certify, none, nobody, recent.certify)
+            judge, X_certify = self._ruler(choices.base, recent.certify, NO_ROWS.rows, NO_ROWS, recent.certify)
             changes = certified_changes(choices.offers, judge, X_certify)
         return choices.measured_on(ruler, X, changes, recent.counts)
 
@@ -523,48 +513,21 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _ruler(
-        self, base: Base | GivenBase, X: Rows, index: np.ndarray, part: Part, traffic: Rows | None = None
+        self, base: Base | GivenBase, X: Rows, index: np.ndarray, part: SomeRows, traffic: Rows | None
     ) -> tuple[Ruler, Rows]:
-        """What measures on some rows and on traffic, and the rows of both."""
-        measured = _safe_indexing(X, part.rows) if len(part.rows) or traffic is None else traffic
-        if traffic is not None and len(part.rows):
-            measured = stacked(measured, traffic)
-        more = row_count(measured) - len(part.rows)
-        rows = base.at(X, part.rows) if traffic is None else measured
-        return Ruler(
-            np.append(index[part.rows], np.full(more, -1)),
-            np.append(part.weights, np.zeros(more)),
-            base.proba(rows),
-            base.decisions(rows),
-            get_score(self.proper_score),
-            self.churn == "hard",
-            None if traffic is None else np.append(np.zeros(len(part.rows)), np.ones(more)),
-            self.threshold_,
-        ), measured
+        score, hard = get_score(self.proper_score), self.churn == "hard"
+        return Ruler.on(base, X, index, part, traffic, score=score, hard=hard, threshold=self.threshold_)
 
-    def _threshold(self, base: Base | GivenBase | None) -> float | None:
-        """The threshold of the second of two classes; None where the likeliest class is decided."""
-        if self.threshold is None:
-            return None if base is None else base.threshold
-        if len(self.classes_) != 2:
-            raise ValueError(
-                f"{WHO}: threshold decides between two classes, got {len(self.classes_)} classes. Leave it out."
-            )
-        return float(self.threshold)
-
-    def _traffic(self, traffic: Rows | None, base: Base | GivenBase | None, X: Rows) -> Traffic | None:
+    def _traffic(self, traffic: Rows, base: Base | GivenBase | None, X: Rows | None = None) -> Traffic:
         """Traffic, checked as rows to predict are."""
-        if traffic is None:
-            return None
         if not isinstance(base, Base):
             raise ValueError(
                 f"{WHO}: traffic needs a base that can be asked about it, got {'none' if base is None else 'a table'}. "
                 "Give base= as a fitted model, a function or a file."
             )
         traffic = self._check_new_rows(traffic)
-        if row_count(traffic) == 0:
-            raise ValueError(f"{WHO}: traffic must have at least one row, got an empty table.")
-        stacked(_safe_indexing(X, np.arange(1)), _safe_indexing(traffic, np.arange(1)))  # of one kind
+        if X is not None:
+            stacked(_safe_indexing(X, np.arange(1)), _safe_indexing(traffic, np.arange(0)))  # of one kind
         return split_traffic(traffic, self.max_churn, self.confidence, self._seed() or 0)
 
     def __sklearn_clone__(self) -> LowChurnClassifier:

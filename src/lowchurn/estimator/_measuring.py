@@ -10,20 +10,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.utils import _safe_indexing
 
 from lowchurn._estimates import share_of_rows, weighted_mean
 from lowchurn._terminal import one_line
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Frontier
 from lowchurn.estimator._labels import GONE, WHO
-from lowchurn.estimator._production import Base, GivenBase
+from lowchurn.estimator._production import Base, GivenBase, row_count
 from lowchurn.estimator._serving import Part, Weights, base_alone, weighted
-from lowchurn.estimator._split import effective_rows, whole_numbers
+from lowchurn.estimator._split import SomeRows, effective_rows, stacked, whole_numbers
 from lowchurn.estimator._training import Trainer
 from lowchurn.metrics import decide
 from lowchurn.scoring import Score
 from lowchurn.strategies import ColdStart, Strategy, Training, plan
 from lowchurn.theory import Margin
+from lowchurn.theory._decisions import threshold_values
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,29 @@ class Ruler:
     traffic: np.ndarray | None = None  # weights of the rows that churn is measured on, where they are others
     threshold: float | None = None
 
+    @classmethod
+    def on(
+        cls, base: Base | GivenBase, X: Rows, index: np.ndarray, part: SomeRows, traffic: Rows | None, **terms: Any
+    ) -> tuple[Ruler, Rows]:
+        """What measures on some rows with labels and on traffic, and the rows of both."""
+        measured = _safe_indexing(X, part.rows) if len(part.rows) or traffic is None else traffic
+        if traffic is not None and len(part.rows):
+            measured = stacked(measured, traffic)
+        more = row_count(measured) - len(part.rows)
+        asked = base.at(X, part.rows) if traffic is None else measured
+        return cls(
+            y=np.append(index[part.rows], np.full(more, -1)),
+            weights=np.append(part.weights, np.zeros(more)),
+            base_proba=base.proba(asked),
+            base_decisions=base.decisions(asked),
+            traffic=None if traffic is None else np.append(np.zeros(len(part.rows)), np.ones(more)),
+            **terms,
+        ), measured
+
     @property
     def plain_rule(self) -> Margin:
         """The rule of these decisions without a margin."""
-        return Margin(values=None if self.threshold is None else (self.threshold, 1 - self.threshold))
+        return Margin(values=threshold_values(self.threshold))
 
     @property
     def churn_weights(self) -> np.ndarray:

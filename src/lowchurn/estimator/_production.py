@@ -186,6 +186,15 @@ def decision_threshold(model: Any) -> float | None:
     return 0.5 if isinstance(found, str) else float(found)
 
 
+def find_threshold(threshold: float | None, base: Base | GivenBase | None, classes: np.ndarray) -> float | None:
+    """The threshold of the second of two classes: the one asked for, else the base's own."""
+    if threshold is None:
+        return None if base is None else base.threshold
+    if len(classes) != 2:
+        raise ValueError(f"{WHO}: threshold decides between two classes, got {len(classes)} classes. Leave it out.")
+    return float(threshold)
+
+
 def callable_only(model: Any) -> bool:
     """A plain function rather than an estimator."""
     return callable(model) and not hasattr(model, "predict")

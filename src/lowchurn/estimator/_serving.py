@@ -18,6 +18,7 @@ from lowchurn.learners import Learner
 from lowchurn.learners._model import BehindPreprocessing
 from lowchurn.metrics import decide
 from lowchurn.theory import Margin
+from lowchurn.theory._decisions import threshold_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +125,20 @@ class Served:
 
     def predict_proba(self, X: Rows, previous: ArrayLike | None = None) -> np.ndarray:
         proba = weighted({part: part.proba(X) for part, weight in self.weights.items() if weight > 0}, self.weights)
-        return proba if self.rule is None else self.rule.proba(proba, self._kept(X, previous))
+        if self.rule is None:
+            return proba
+        kept = self._kept(X, previous)
+        if (
+            previous is not None
+            and len(kept)
+            and (kept == GONE).all()
+            and not missing_labels(as_labels(previous)).all()
+        ):
+            raise ValueError(
+                f"{WHO}: previous holds none of the classes {self.classes_.tolist()[:5]}, got "
+                f"{as_labels(previous).tolist()[:3]}. Labels must be of the same kind on both sides."
+            )
+        return self.rule.proba(proba, kept)
 
     def predict(self, X: Rows, previous: ArrayLike | None = None) -> np.ndarray:
         """What is decided in each row; where the base alone is served, what it decides itself."""
@@ -151,7 +165,7 @@ class Served:
         decided = (
             positions(self.predict(X), self.classes_) if base_alone(self.weights) else decide(proba, self.threshold_)
         )
-        plain = Margin(values=None if self.threshold_ is None else (self.threshold_, 1 - self.threshold_))
+        plain = Margin(values=threshold_values(self.threshold_))
         return Answers(decided, proba, kept, known, plain.gain(estimate, kept))
 
     def _kept(self, X: Rows, previous: ArrayLike | None) -> np.ndarray:
@@ -178,9 +192,4 @@ class Served:
         kept, there = np.full(n, GONE), ~missing_labels(given)
         if there.any():
             kept[there] = codes("previous", given[there], self.classes_)
-            if (kept[there] == GONE).all():
-                raise ValueError(
-                    f"{WHO}: previous holds none of the classes {self.classes_.tolist()[:5]}, got "
-                    f"{given[there].tolist()[:3]}. Labels must be of the same kind on both sides."
-                )
         return kept

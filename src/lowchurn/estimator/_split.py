@@ -29,7 +29,7 @@ SMALLEST_WEIGHT = 1e-100  # of a row that has one; its inverse is the largest
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SomeRows:
     """Some of the rows, each with a weight (None where all are one)."""
 
     rows: np.ndarray
@@ -42,17 +42,29 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Rows to train on, to choose on (where there is a base) and to certify on (where a certificate is wanted)."""
+    """Rows to train on, to choose on (where there is a base) and to certify on (where a certificate is wanted).
 
-    train: Part
-    choose: Part | None = None
-    certify: Part | None = None
+    Where there is traffic, churn is measured and certified on it.
+    """
+
+    train: SomeRows
+    choose: SomeRows | None = None
+    certify: SomeRows | None = None
+    traffic: Traffic | None = None
 
     @property
     def counts(self) -> dict[str, int]:
         """How many rows there are of each."""
         parts = {"train": self.train, "choose": self.choose, "certify": self.certify}
-        return {name: 0 if part is None else round(effective_rows(part.weights)) for name, part in parts.items()}
+        counts = {name: 0 if part is None else round(effective_rows(part.weights)) for name, part in parts.items()}
+        return counts | ({} if self.traffic is None else self.traffic.counts)
+
+    @property
+    def to_certify(self) -> int:
+        """How many rows a certificate comes from."""
+        if self.traffic is not None:
+            return 0 if self.traffic.certify is None else row_count(self.traffic.certify)
+        return 0 if self.certify is None else int(self.certify.weights.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +80,14 @@ class Traffic:
         return {"traffic": row_count(self.choose), **certify}
 
 
+NO_ROWS = SomeRows(np.arange(0), None)
+
+
 def split_traffic(X: Rows, max_churn: float | None, confidence: float | None, seed: int) -> Traffic:
     """Traffic as a simple random sample to certify on, at most half of it, and the rest."""
     n = row_count(X)
+    if n == 0:
+        raise ValueError(f"{WHO}: traffic must have at least one row, got an empty table.")
     if confidence is None or max_churn is None:
         return Traffic(X)
     if n < 2:
@@ -207,11 +224,11 @@ def whole_numbers(weight: np.ndarray) -> bool:
     return bool((weight == np.rint(weight)).all() and weight.max(initial=0) <= COPIES)
 
 
-def _part(copies: np.ndarray, weight: np.ndarray | None, whole: bool) -> Part:
+def _part(copies: np.ndarray, weight: np.ndarray | None, whole: bool) -> SomeRows:
     rows, counts = np.unique(copies, return_counts=True)
     if weight is None:
-        return Part(rows, None)
-    return Part(rows, counts.astype(float) if whole else weight[rows])
+        return SomeRows(rows, None)
+    return SomeRows(rows, counts.astype(float) if whole else weight[rows])
 
 
 def _keys(hashes: np.ndarray) -> np.ndarray:

@@ -102,6 +102,11 @@ class Margin:
         return np.asarray(moved / moved.sum(axis=1, keepdims=True))
 
 
+def threshold_values(threshold: float | None) -> tuple[float, float] | None:
+    """The ``values`` of a :class:`Margin` for decisions by a threshold of the second class; None without one."""
+    return None if threshold is None else (threshold, 1 - threshold)
+
+
 class _Rows:
     """Rows as a :class:`Margin` sees them."""
 
