@@ -133,6 +133,21 @@ def test_several_batches_equal_one(folder, tmp_path, monkeypatch, data, size):
     pd.testing.assert_frame_equal(parts, whole, check_exact=False, rtol=1e-12, atol=1e-14)
 
 
+def test_batches_whose_decisions_are_all_for_a_class_that_is_gone(folder, tmp_path, monkeypatch):
+    last = pd.read_parquet(folder / "last.parquet").sort_values("id")
+    last.loc[last["id"] < last["id"].iloc[150], "decision"] = "gone"
+    last.to_parquet(tmp_path / "last.parquet", index=False)
+
+    def scored(out):
+        score_file(folder / "sticky.skops", folder / "rows.parquet", out, Previous(tmp_path / "last.parquet"))
+        return pd.read_parquet(out)
+
+    whole = scored(tmp_path / "whole.parquet")
+    assert whole["changed"][:150].all()
+    monkeypatch.setattr(_score, "BATCH_ROWS", 50)
+    pd.testing.assert_frame_equal(scored(tmp_path / "parts.parquet"), whole, check_exact=False, rtol=1e-12, atol=1e-14)
+
+
 def test_a_batch_is_read_in_the_types_of_the_whole_file(folder, tmp_path, monkeypatch):
     """A word, a fraction or a gap far down gives the column the same type in every batch."""
     rows = pd.DataFrame({"id": range(8), "a": ["1"] * 7 + ["x"], "b": ["1"] * 7 + ["0.5"], "c": [*"1111111", ""]})
