@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from lowchurn._checks import unknown_name
 from lowchurn.estimator._labels import WHO
+from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._measuring import Ruler, Terms, Trials
 from lowchurn.estimator._training import Bar, Capability
 from lowchurn.selection._certify import aim_for_certificate
@@ -28,7 +30,8 @@ from lowchurn.strategies import (
     paper_grid,
     plan,
 )
-from lowchurn.theory import optimal_margin
+from lowchurn.theory import Margin, optimal_margin
+from lowchurn.theory._decisions import first_left_out
 
 Family: TypeAlias = Callable[..., Strategy]
 MOST = 3  # trainings of a family, besides the plain retrain
@@ -54,11 +57,15 @@ class ToTry:
 
 @dataclass(frozen=True)
 class Goal:
-    """What the search for lambda steers to: a budget (or none), and the certificate of it on so many rows."""
+    """What the search for lambda steers to: limits (or none), and a certificate of each on so many rows."""
 
-    budget: float | None
+    limits: Limits
     confidence: float | None
-    certified_rows: int
+    certified_rows: Mapping[str, int]
+
+    def aims(self, terms: Terms) -> Limits:
+        """Where to steer."""
+        return aimed(self.limits, terms, self.confidence, self.certified_rows)
 
 
 def to_try(strategies: Any, search: str, can: Capability) -> ToTry:
@@ -160,15 +167,17 @@ def try_all(wanted: ToTry, trials: Trials, goal: Goal, bar: Bar) -> None:
 
 
 def try_margins(family: Family, trials: Trials, goal: Goal) -> None:
-    """Train the estimate of a sticky family, then measure it at margins for many levels of churn and for the budget."""
-    ruler = trials.ruler
+    """Train the estimate of a sticky family, then measure it at margins for many levels of churn and for the limits."""
+    ruler, strategy = trials.ruler, family(margin=0.0)
     assert ruler is not None
-    (estimate,) = trials.run([family(margin=0.0)])
+    assert isinstance(strategy, Sticky)
+    (estimate,) = trials.run([strategy])
     if estimate.proba is None:
         return
+    aims = goal.aims(ruler.terms)
     levels = list(LEVELS)
-    if goal.budget is not None and ruler.hard:
-        levels.append(aim_below(goal.budget, ruler.terms, goal.confidence, goal.certified_rows))
+    if aims.churn is not None and ruler.hard:
+        levels.append(aims.churn)
     proba, before, values = estimate.proba, ruler.base_decisions, ruler.plain_rule.values
     gains = ruler.plain_rule.gain(proba, before)
     found = (
@@ -176,14 +185,38 @@ def try_margins(family: Family, trials: Trials, goal: Goal) -> None:
         for level in levels
     )
     margins = {between(margin, gains) for margin in found if margin > 0}
-    trials.run(family(margin=margin) for margin in sorted({*margins, 1.0}))
+    rules = rules_for_broken(ruler, proba, aims) if aims.broken is not None else []
+    trials.run_rules(strategy, [*(Margin(margin) for margin in sorted({*margins, 1.0})), *rules])
 
 
-def between(margin: float, gains: np.ndarray) -> float:
+def rules_for_broken(ruler: Ruler, proba: np.ndarray, aims: Limits) -> list[Margin]:
+    """Rules for a limit of broken decisions: margins on the ratio at many levels of them, and with a margin besides.
+
+    A margin on the ratio is optimal where this limit alone binds; where others do as well, it is a margin and a ratio,
+    the least margin at each of a few ratios that keeps all limits on these rows.
+    """
+    gain, own = ruler.plain_rule.gain(proba, ruler.base_decisions), ruler.own(proba)
+    with np.errstate(divide="ignore"):
+        scores = np.where(gain > 0, gain / own, 0.0)
+    (broken,) = (limit for limit in aims if limit.of == "broken")
+    levels = [*LEVELS, broken.most]
+    ratios = [first_left_out(scores, [(ruler.shares(broken), level)]) for level in levels]
+    alone = {between(ratio, scores, math.inf) for ratio in ratios if ratio > 0}
+    found = [Margin(ratio=ratio) for ratio in sorted(alone - {math.inf})]
+    budgets = [(ruler.shares(limit), limit.most) for limit in aims if ruler.hard or limit.of == "broken"]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        ratio = round(share * ratios[-1], 4)
+        beyond = gain - ratio * own
+        margin = between(first_left_out(beyond, budgets), beyond)
+        found.append(Margin(margin, ratio))
+    return [rule for rule in dict.fromkeys(found) if 0 < rule.margin + rule.ratio and rule.margin < 1]
+
+
+def between(margin: float, gains: np.ndarray, most: float = 1.0) -> float:
     """A margin that lets the same rows change, with few digits and away from their gains: rounding changes none."""
     above = gains[(gains > margin) & np.isfinite(gains)]
-    if margin >= 1 or len(above) == 0:
-        return 1.0
+    if margin >= most or len(above) == 0:
+        return most
     least = float(above.min())
     middle = (margin + least) / 2
     shorter = (round(middle, digits) for digits in range(2, 17))
@@ -198,7 +231,8 @@ def search_lambda(family: Family, trials: Trials, goal: Goal) -> bool:
     ruler, plain = trials.ruler, trials.plain.proba
     assert ruler is not None
     assert plain is not None
-    search = _lambda_search(ruler, plain, goal)
+    aims = goal.aims(ruler.terms)
+    search = _lambda_search(ruler, plain, aims)
     if search is None:
         return True  # the plain retrain keeps the budget by itself
     while (lam := search.ask()) is not None:
@@ -206,7 +240,7 @@ def search_lambda(family: Family, trials: Trials, goal: Goal) -> bool:
         if tried.proba is None:
             search.tell(lam, math.nan)
         else:
-            search.tell(lam, ruler.cost(tried.proba) if goal.budget is None else ruler.churn(tried.proba))
+            search.tell(lam, aims.load(tried.offer.candidate) if aims else ruler.cost(tried.proba))
     if search.told and all(math.isnan(value) for _, value in search.told):
         return False
     if goal.confidence is not None and search.told:
@@ -217,19 +251,34 @@ def search_lambda(family: Family, trials: Trials, goal: Goal) -> bool:
     return True
 
 
-def _lambda_search(ruler: Ruler, plain: np.ndarray, goal: Goal) -> LambdaSearch | None:
+def _lambda_search(ruler: Ruler, plain: np.ndarray, aims: Limits) -> LambdaSearch | None:
     """The search, with its first lambda from the plain retrain and the base; None where it is not needed."""
     base = ruler.base_proba
-    if goal.budget is None:
+    if not aims:
         needed = ruler.cost(plain)
         grid = np.linspace(0.05, 0.95, 19)
         first = next((lam for lam in grid if ruler.cost(lam * plain + (1 - lam) * base) <= needed), 0.95)
         return LambdaSearch(round(float(first), 3), aim=needed, at_one=needed, most=MOST, seek="least")
-    aim = aim_below(goal.budget, ruler.terms, goal.confidence, goal.certified_rows)
-    if ruler.churn(plain) <= aim:
+
+    def load(proba: np.ndarray) -> float:
+        return aims.load_of([ruler.spent(limit, proba) for limit in aims])
+
+    if load(plain) <= aims.full:
         return None
-    first = predicted_lambda(plain, base, keeps=lambda proba: ruler.churn(proba) <= aim)
-    return LambdaSearch(first, aim=aim, at_one=ruler.churn(plain), most=MOST)
+    first = predicted_lambda(plain, base, keeps=lambda proba: load(proba) <= aims.full)
+    return LambdaSearch(first, aim=aims.full, at_one=load(plain), most=MOST)
+
+
+def aimed(
+    limits: Limits, terms: Terms, confidence: float | None = None, certified_rows: Mapping[str, int] | None = None
+) -> Limits:
+    """Limits as they are aimed at: each a little below, by the rows that it is measured and certified on."""
+
+    def aim(limit: Limit) -> float:
+        on = dataclasses.replace(terms, rows=limit.rows, hard=terms.hard or limit.of == "broken")
+        return aim_below(limit.most, on, confidence, (certified_rows or {}).get(limit.of, 0))
+
+    return limits.lowered(aim)
 
 
 def aim_below(budget: float, terms: Terms, confidence: float | None = None, certified_rows: int = 0) -> float:
