@@ -367,7 +367,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Returns
         -------
         LowChurnClassifier
-            Fitted, with ``selection_`` and ``certificate_`` of its own.
+            Fitted, with ``selection_`` and ``certificate_`` of its own, and with ``traffic`` a ``frontier_``.
 
         Examples
         --------
@@ -394,6 +394,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         check_parameters(other.get_params(deep=False))
         if traffic is not None:
             choices = other._on_traffic(choices, traffic)
+            other.frontier_ = choices.seen_in(self.frontier_)
         if other.confidence is not None and choices.changes is None:
             raise ValueError(
                 f"{WHO}: confidence needs rows that nothing else has seen, and this model was fitted without. "
