@@ -137,7 +137,11 @@ class Frontier(list[Candidate]):
         max_churn: float | None = None,
         churn: str = "hard",
     ) -> Chart:
-        """Accuracy against churn with intervals: dials as curves, other candidates as points.
+        """Accuracy and broken decisions against churn, with intervals: a curve for each family and setting.
+
+        Dials and margins are curves, and so are lambdas of distillation; other candidates are points. The bands are the
+        interval of the change of accuracy against the base on the same rows. Where accuracy was not measured (on
+        traffic without labels) it is churn along the curves.
 
         Parameters
         ----------
@@ -169,7 +173,7 @@ class Frontier(list[Candidate]):
         >>> Frontier().plot()
         Traceback (most recent call last):
         ...
-        ValueError: Frontier.plot: there must be a candidate with a measured accuracy and churn, got 0 without...
+        ValueError: Frontier.plot: there must be a candidate with a measured churn, got 0 without...
         """
         return plot_frontier(self, path, None if selection is None else selection.served, max_churn, churn)
 
