@@ -159,7 +159,9 @@ class Capability:
             return "it needs a base."
         if recipe.of == "weights" and self._cannot_average:
             return self._cannot_average
-        asked = recipe.base_share > 0 or recipe.margin is None  # not its decisions alone, which a table may hold
+        asked = (
+            recipe.base_share > 0 or recipe.lean > 0 or recipe.margin is None
+        )  # not its decisions alone, which a table may hold
         if recipe.of == "proba" and asked and not (self.base is not None and self.base.servable):
             return "the base is known only by its probabilities of these rows, so that it cannot be served."
         return next(filter(None, (self._cannot_train(one.strategy) for one in recipe.trainings)), "")
@@ -302,6 +304,9 @@ class Trainer:
         served: dict[Part, float] = {one: (1 - share) / len(good) for one in good}
         if recipe.of == "weights":
             served, share = {self._averaged(tuple(good), share): 1.0}, 0.0
+        if recipe.lean:
+            served = {part: (1 - recipe.lean) * weight for part, weight in served.items()}
+            share = (1 - recipe.lean) * share + recipe.lean
         kept = recipe.margin is not None
         return served | ({base: share} if (share or kept) and isinstance(base, Base) else {}), "; ".join(lost)
 
