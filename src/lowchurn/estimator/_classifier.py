@@ -390,7 +390,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Returns
         -------
         LowChurnClassifier
-            Fitted, with ``selection_`` and ``certificate_`` of its own.
+            Fitted, with ``selection_`` and ``certificate_`` of its own, and with ``traffic`` a ``frontier_``.
 
         Examples
         --------
@@ -418,6 +418,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         check_parameters(other.get_params(deep=False))
         if traffic is not None:
             choices = other._on_traffic(choices, traffic)
+            other.frontier_ = choices.seen_in(self.frontier_)
         if other.max_broken is not None and math.isnan(choices.plain.candidate.broken):
             raise ValueError(
                 f"{WHO}: max_broken needs held-out rows with labels, and this model was fitted without. Fit with "

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import _safe_indexing
 
-from lowchurn._estimates import share_of_rows, weighted_mean
+from lowchurn._estimates import paired_difference, share_of_rows, weighted_mean
 from lowchurn._terminal import one_line
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Frontier
@@ -184,10 +184,13 @@ class Ruler:
         """The candidate with what it does on these rows."""
         changes, right = self.changes(proba, alone), self.right(proba, alone)
         hits = {"accuracy": right, "broken": self.base_right & ~right, "fixed": right & ~self.base_right}
+        broken, fixed = self.mean(hits["broken"]), self.mean(hits["fixed"])
         intervals = {}
         if self.labelled:
             copies = whole_numbers(self.weights)
             intervals = {name: share_of_rows(rows, self.weights, copies) for name, rows in hits.items()}
+            rows = effective_rows(self.weights)
+            intervals["accuracy_change"] = paired_difference(fixed, broken, round(rows), effective=rows)
         among = self.churn_weights
         hard = share_of_rows(changes > 0, among, whole_numbers(among)) if self.hard else None
         intervals["churn"] = weighted_mean(changes, among) if hard is None else hard
@@ -197,8 +200,9 @@ class Ruler:
             risk=self.risk(proba),
             accuracy=1 - self.mean((~right).astype(float)),
             churn=self.mean_change(changes),
-            broken=self.mean(hits["broken"]),
-            fixed=self.mean(hits["fixed"]),
+            broken=broken,
+            fixed=fixed,
+            accuracy_change=fixed - broken,
             rows=effective_rows(self.churn_weights),
             **values,
         )
@@ -206,7 +210,8 @@ class Ruler:
     def offer(self, weights: Weights, candidate: Candidate, proba: np.ndarray, rule: Margin | None = None) -> Offer:
         """What could be served, with what it does on these rows."""
         alone = base_alone(weights)
-        return Offer(weights, self.measure(candidate, proba, alone), self.cost(proba, alone), rule)
+        measured = dataclasses.replace(self.measure(candidate, proba, alone), models=len(weights))
+        return Offer(weights, measured, self.cost(proba, alone), rule)
 
 
 class Diverged(RuntimeError):

@@ -13,7 +13,7 @@ import numpy as np
 
 from lowchurn._estimates import share_of_rows, weighted_mean
 from lowchurn._types import Rows
-from lowchurn.estimator._frontier import Candidate, Selection
+from lowchurn.estimator._frontier import Candidate, Frontier, Selection
 from lowchurn.estimator._limits import Limits
 from lowchurn.estimator._measuring import Offer, Ruler, Terms, Trials, Tried
 from lowchurn.estimator._production import Base
@@ -198,8 +198,9 @@ class Choices:
 
     def measured_on(self, ruler: Ruler, X: Rows, evidence: Evidence | None, counts: Mapping[str, int]) -> Choices:
         """The same offers with their churn on other rows, which have no labels; the rest stays as it was measured."""
+        asked = self.offers if self.plain in self.offers else [*self.offers, self.plain]
         found = []
-        for offer, values in zip(self.offers, evidence_of(self.offers, ruler, X).churn, strict=True):
+        for offer, values in zip(asked, evidence_of(asked, ruler, X).churn, strict=True):
             each = np.ones(len(values))
             share = share_of_rows(values > 0, each, copies=True) if self.terms.hard else weighted_mean(values, each)
             measured: dict[str, Any] = {
@@ -212,9 +213,14 @@ class Choices:
         terms = dataclasses.replace(self.terms, rows=ruler.terms.rows)
         if evidence is not None and self.evidence is not None:
             evidence = dataclasses.replace(evidence, broken=self.evidence.broken)  # which needs labels
-        plain = found[self.offers.index(self.plain)] if self.plain in self.offers else self.plain
+        plain, offers = found[asked.index(self.plain)], found[: len(self.offers)]
         rows = {**self.rows, "certify": 0, **counts}
-        return dataclasses.replace(self, offers=found, plain=plain, terms=terms, evidence=evidence, rows=rows)
+        return dataclasses.replace(self, offers=offers, plain=plain, terms=terms, evidence=evidence, rows=rows)
+
+    def seen_in(self, frontier: Frontier) -> Frontier:
+        """A frontier with what these choices were measured to do, where they are its candidates."""
+        measured = {offer.candidate.name: offer.candidate for offer in (*self.offers, self.plain)}
+        return Frontier(measured.get(row.name, row) for row in frontier)
 
     def choose(self, limits: Limits, confidence: float | None, last_resort: Callable[[], tuple[Offer, str]]) -> Choice:
         """The choice within limits; ``last_resort`` returns what is served where no offer keeps them, and why."""
@@ -290,6 +296,11 @@ class Choices:
             plain_accuracy=self.plain.candidate.accuracy,
             plain_churn=self.plain.candidate.churn,
             models=len(picked.weights),
+            fixed=row.fixed,
+            accuracy_change=row.accuracy_change,
+            accuracy_change_interval=row.accuracy_change_interval,
+            accuracy_cost=self.plain.candidate.accuracy - row.accuracy,
+            budget_left=math.nan if budget is None else budget - row.churn,
         )
 
 
