@@ -191,13 +191,13 @@ def test_limits_are_certified_together(base):
     certificate = model.certificate_
     assert certificate.certified
     (other,) = certificate.beside
-    assert (certificate.of, other.of) == ("churn", "broken decisions")
+    assert (certificate.of, other.of) == ("churn", "the share of broken decisions")
     assert (certificate.max_churn, other.max_churn) == (0.08, 0.03)
-    assert "broken decisions on new rows is at most 0.03" in str(certificate)
+    assert "the share of broken decisions on new rows is at most 0.03" in str(certificate)
     assert "all at once" in str(certificate)
     alone = fitted(base, max_broken=0.03, confidence=0.9).certificate_
     assert alone.certified
-    assert alone.of == "broken decisions"
+    assert alone.of == "the share of broken decisions"
     assert not alone.beside
 
 
@@ -216,7 +216,7 @@ def test_on_traffic_each_limit_is_certified_on_its_rows(base, tmp_path):
 
 
 def test_a_limit_that_is_not_certified_is_named(base):
-    with pytest.warns(UserWarning, match="Not certified: .*What can be certified for broken decisions is"):
+    with pytest.warns(UserWarning, match="Not certified: .*What can be certified for the share of broken decisions is"):
         model = fitted(base, max_churn=0.08, max_broken=0.001, confidence=0.9)
     assert not model.certificate_.certified
 

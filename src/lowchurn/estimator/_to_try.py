@@ -15,6 +15,7 @@ from lowchurn._checks import unknown_name
 from lowchurn.estimator._labels import WHO
 from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._measuring import Ruler, Terms, Trials
+from lowchurn.estimator._rules import between, rules_within
 from lowchurn.estimator._training import Bar, Capability
 from lowchurn.selection._certify import aim_for_certificate
 from lowchurn.selection._search import LambdaSearch, predicted_lambda
@@ -31,7 +32,6 @@ from lowchurn.strategies import (
     plan,
 )
 from lowchurn.theory import Margin, optimal_margin
-from lowchurn.theory._decisions import first_left_out
 
 Family: TypeAlias = Callable[..., Strategy]
 MOST = 3  # trainings of a family, besides the plain retrain
@@ -158,6 +158,8 @@ def try_all(wanted: ToTry, trials: Trials, goal: Goal, bar: Bar) -> None:
     known = [ColdStart(), *wanted.fixed, *(family() for family in wanted.sticky)]
     bar.expect(len(plan(known).trainings) + MOST * len(wanted.families))
     trials.run_plain()
+    if trials.held is not None:  # the retrain itself changes decisions that are held
+        trials.run([ColdStart()])
     trials.run(strategy for strategy in wanted.fixed if strategy != ColdStart())
     for family in wanted.sticky:
         try_margins(family, trials, goal)
@@ -185,42 +187,9 @@ def try_margins(family: Family, trials: Trials, goal: Goal) -> None:
         for level in levels
     )
     margins = {between(margin, gains) for margin in found if margin > 0}
-    rules = rules_for_broken(ruler, proba, aims) if aims.broken is not None else []
-    trials.run_rules(strategy, [*(Margin(margin) for margin in sorted({*margins, 1.0})), *rules])
-
-
-def rules_for_broken(ruler: Ruler, proba: np.ndarray, aims: Limits) -> list[Margin]:
-    """Rules for a limit of broken decisions: margins on the ratio at many levels of them, and with a margin besides.
-
-    A margin on the ratio is optimal where this limit alone binds; where others do as well, it is a margin and a ratio,
-    the least margin at each of a few ratios that keeps all limits on these rows.
-    """
-    gain, own = ruler.plain_rule.gain(proba, ruler.base_decisions), ruler.own(proba)
-    with np.errstate(divide="ignore"):
-        scores = np.where(gain > 0, gain / own, 0.0)
-    (broken,) = (limit for limit in aims if limit.of == "broken")
-    levels = [*LEVELS, broken.most]
-    ratios = [first_left_out(scores, [(ruler.shares(broken), level)]) for level in levels]
-    alone = {between(ratio, scores, math.inf) for ratio in ratios if ratio > 0}
-    found = [Margin(ratio=ratio) for ratio in sorted(alone - {math.inf})]
-    budgets = [(ruler.shares(limit), limit.most) for limit in aims if ruler.hard or limit.of == "broken"]
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        ratio = round(share * ratios[-1], 4)
-        beyond = gain - ratio * own
-        margin = between(first_left_out(beyond, budgets), beyond)
-        found.append(Margin(margin, ratio))
-    return [rule for rule in dict.fromkeys(found) if 0 < rule.margin + rule.ratio and rule.margin < 1]
-
-
-def between(margin: float, gains: np.ndarray, most: float = 1.0) -> float:
-    """A margin that lets the same rows change, with few digits and away from their gains: rounding changes none."""
-    above = gains[(gains > margin) & np.isfinite(gains)]
-    if margin >= most or len(above) == 0:
-        return most
-    least = float(above.min())
-    middle = (margin + least) / 2
-    shorter = (round(middle, digits) for digits in range(2, 17))
-    return next((value for value in shorter if margin < value < least), middle)
+    trials.run(family(margin=margin) for margin in sorted({*margins, 1.0}))
+    if aims.broken is not None or aims.grouped:
+        trials.run_rules(dataclasses.replace(strategy, trust=0.0), rules_within(ruler, estimate.proba, aims, LEVELS))
 
 
 def search_lambda(family: Family, trials: Trials, goal: Goal) -> bool:
@@ -232,7 +201,7 @@ def search_lambda(family: Family, trials: Trials, goal: Goal) -> bool:
     assert ruler is not None
     assert plain is not None
     aims = goal.aims(ruler.terms)
-    search = _lambda_search(ruler, plain, aims)
+    search = _lambda_search(ruler, plain, aims, trials.held)
     if search is None:
         return True  # the plain retrain keeps the budget by itself
     while (lam := search.ask()) is not None:
@@ -251,7 +220,7 @@ def search_lambda(family: Family, trials: Trials, goal: Goal) -> bool:
     return True
 
 
-def _lambda_search(ruler: Ruler, plain: np.ndarray, aims: Limits) -> LambdaSearch | None:
+def _lambda_search(ruler: Ruler, plain: np.ndarray, aims: Limits, held: Margin | None) -> LambdaSearch | None:
     """The search, with its first lambda from the plain retrain and the base; None where it is not needed."""
     base = ruler.base_proba
     if not aims:
@@ -261,6 +230,7 @@ def _lambda_search(ruler: Ruler, plain: np.ndarray, aims: Limits) -> LambdaSearc
         return LambdaSearch(round(float(first), 3), aim=needed, at_one=needed, most=MOST, seek="least")
 
     def load(proba: np.ndarray) -> float:
+        proba = proba if held is None else held.proba(proba, ruler.base_decisions, ruler.codes)
         return aims.load_of([ruler.spent(limit, proba) for limit in aims])
 
     if load(plain) <= aims.full:
@@ -276,7 +246,9 @@ def aimed(
 
     def aim(limit: Limit) -> float:
         on = dataclasses.replace(terms, rows=limit.rows, hard=terms.hard or limit.of == "broken")
-        return aim_below(limit.most, on, confidence, (certified_rows or {}).get(limit.of, 0))
+        certified = (certified_rows or {}).get(limit.of, 0)
+        inside = 1.0 if limit.whole else min(limit.rows / terms.rows, 1.0)  # about so many of them are of the group
+        return aim_below(limit.most, on, confidence, round(inside * certified))
 
     return limits.lowered(aim)
 

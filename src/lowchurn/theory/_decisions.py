@@ -183,8 +183,8 @@ def optimal_margin(
     base : array of shape (n,)
         The base's decisions as class indices; -1 for a class that exists no more, a decision which always changes.
     max_changed : float or mapping, optional
-        Budget on the share of changed decisions. It needs no labels. As a mapping it contains the budgets of some groups
-        of rows, and under None that of all rows.
+        Budget on the share of changed decisions. It needs no labels. A mapping contains the budgets of some groups of
+        rows, and under None that of all rows.
     max_broken : float, optional
         Budget on the share of decisions that were right and are wrong now, expected under ``p``: the mean of the
         probability of the base's class over the rows that change.
