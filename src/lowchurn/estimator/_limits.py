@@ -17,7 +17,11 @@ SHOWN = 4  # limits in a sentence
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that may change, or break, on average over ``rows`` rows: all, or those of a group by its number."""
+    """The most that may change, or break, on average over ``rows`` rows: all, or those of a group by its number.
+
+    A group is ``small`` where one changed row is above its limit, which measures nothing. Then all rows stand for its
+    own, at the margin that its rows have.
+    """
 
     of: Literal["churn", "broken"]
     most: float
@@ -25,16 +29,24 @@ class Limit:
     number: int = -1
     group: str = ""
     where: str = ""
+    small: bool = False
 
     @property
     def whole(self) -> bool:
         """Whether it is a limit of all rows."""
         return self.number < 0
 
+    @property
+    def on_all(self) -> bool:
+        """Whether it is measured on all rows."""
+        return self.whole or self.small
+
     def spent(self, candidate: Candidate) -> float:
         """What a candidate does of it on the rows that it was measured on."""
         if self.of == "broken":
             return candidate.broken
+        if self.small:
+            return candidate.churn_at.get(self.group, candidate.churn)
         return candidate.churn if self.whole else candidate.churn_by.get(self.group, math.nan)
 
     @property
@@ -51,13 +63,10 @@ class Limit:
 class Limits:
     """All limits together; a candidate keeps each of them or is not feasible. Without any, every candidate does.
 
-    ``small`` are those of groups with so few of the ``rows`` that one changed row is above the limit, which measures
-    nothing. They are no condition; a rule with margins of groups has the margin for them that all rows would have.
+    ``groups`` is how many groups of rows there are.
     """
 
     each: tuple[Limit, ...] = ()
-    small: tuple[Limit, ...] = ()
-    rows: float = math.nan
     groups: int = 0
 
     @classmethod
@@ -83,11 +92,11 @@ class Limits:
                 found.append(Limit("churn", most, number=number))
             else:
                 inside = rows if rows_by is None else rows_by.get(names[number], 0.0)
-                found.append(Limit("churn", most, inside, number, names[number], groups.where(number)))
-        small = [one for one in found if not one.whole and one.most and one.rows * one.most < 1]
+                small = most > 0 and inside * most < 1
+                on = rows if small else inside
+                found.append(Limit("churn", most, on, number, names[number], groups.where(number), small))
         broken = [] if max_broken is None else [Limit("broken", max_broken, labelled)]
-        each = [*(one for one in found if one not in small), *broken]
-        return cls(tuple(each), tuple(small), rows, len(names))
+        return cls((*found, *broken), len(names))
 
     def __iter__(self) -> Iterator[Limit]:
         return iter(self.each)
@@ -102,9 +111,7 @@ class Limits:
     def lowered(self, aim: Callable[[Limit], float]) -> Limits:
         """The limits as they are aimed at, a little below."""
         each = (dataclasses.replace(limit, most=min(aim(limit), limit.most)) for limit in self)
-        small = (dataclasses.replace(one, rows=self.rows) for one in self.small)
-        small = (dataclasses.replace(one, most=min(aim(one), one.most)) for one in small)
-        return dataclasses.replace(self, each=tuple(each), small=tuple(small))
+        return dataclasses.replace(self, each=tuple(each))
 
     @property
     def churn(self) -> float | None:
@@ -119,7 +126,7 @@ class Limits:
     @property
     def grouped(self) -> bool:
         """Whether groups have limits of their own."""
-        return bool(self.small) or any(not limit.whole for limit in self)
+        return any(not limit.whole for limit in self)
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -175,14 +182,14 @@ class Limits:
 
     def notes(self, candidate: Candidate) -> tuple[str, ...]:
         """What to know about limits of groups: what is spent of them, and which could not be measured."""
-        groups = [limit for limit in self if not limit.whole]
+        groups, small = [limit for limit in self if not limit.on_all], [limit for limit in self if limit.small]
         spent = [f"{limit.spent(candidate):.3g} of {limit.most:g} {limit.where}" for limit in groups]
         found: tuple[str, ...] = (f"Churn is {_some(spent)}.",) if spent else ()
-        if self.small:
-            few = _some([f"{one.group!r} ({one.rows:.0f})" for one in self.small])
+        if small:
+            few = _some([repr(limit.group) for limit in small])
             found += (
-                f"Groups of too few rows to measure their own limit, one changed row is above it: {few}. Rules with "
-                "margins have the margin of all rows for them, and no certificate is about them.",
+                f"Too few rows to measure a limit of their own, since one changed row is above it: {few}. All rows "
+                "stand for these, at their margin, and no certificate is about them.",
             )
         return found
 

@@ -198,17 +198,26 @@ class Ruler:
     def churn(self, proba: np.ndarray) -> float:
         return self.mean_change(self.changes(proba))
 
+    def churn_at(self, proba: np.ndarray, rule: Margin) -> dict[str, float]:
+        """The churn that all rows would have at the margin of each group."""
+        if self.groups is None or not rule.groups:
+            return {}
+        beyond = rule.gain(proba, self.base_decisions) - rule.ratio * self.own(proba)
+        margins = np.maximum(rule.margin, rule.groups)
+        found = {margin: self.mean_change(beyond > margin) for margin in set(margins.tolist())}
+        return {name: found[margin] for name, margin in zip(self.groups.names, margins.tolist(), strict=True)}
+
     def spent(self, limit: Limit, proba: np.ndarray) -> float:
         """What probabilities spend of a limit."""
         if limit.of == "broken":
             return self.mean(self.base_right & ~self.right(proba))
-        return self.churn(proba) if limit.whole else self.churn_by(self.changes(proba)).get(limit.group, 0.0)
+        return self.churn(proba) if limit.on_all else self.churn_by(self.changes(proba)).get(limit.group, 0.0)
 
     def shares(self, limit: Limit) -> np.ndarray:
         """What the change of each row's decision spends of a limit."""
         if limit.of == "broken":
             return np.asarray(self.weights * self.base_right / self.weights.sum())
-        among = self.churn_weights if limit.whole else self.churn_weights * (self.codes == limit.number)
+        among = self.churn_weights if limit.on_all else self.churn_weights * (self.codes == limit.number)
         return np.asarray(among / max(float(among.sum()), 1e-300))
 
     def own(self, proba: np.ndarray) -> np.ndarray:
@@ -374,6 +383,7 @@ class Trials:
             rule = self.held
             weights = {**weights, **({base: weights.get(base, 0.0)} if isinstance(base, Base) else {})}
         if rule is not None:
+            candidate = dataclasses.replace(candidate, churn_at=self.ruler.churn_at(proba, rule))
             proba = rule.proba(proba, self.ruler.base_decisions, self.ruler.codes)
         return Tried(self.ruler.offer(weights, candidate, proba, rule), proba)
 

@@ -257,7 +257,7 @@ class Choices:
         best = [self.offers.index(one) for one in prefer]
         claims = []
         for limit in limits:
-            if limit.most:  # where no decision may change, the rule of every offer keeps them all
+            if limit.most and not limit.small:  # where no decision may change, the rule of every offer keeps them all
                 bound = self.bound if limit.of == "churn" else 1.0
                 values = {str(k): evidence.values(limit, k) for k in order}
                 claims.append(Claim(limit.words, limit.most, values, bound))

@@ -69,8 +69,6 @@ class _Scores:
         groups: list[float] = []
         if self.ruler.hard and self.aims.grouped:
             groups = [0.0] * self.aims.groups
-            for limit in self.aims.small:  # nothing is known of them but what is known of all rows
-                groups[limit.number] = self._least(beyond, Limit("churn", limit.most), scale)
             for limit in self.aims:
                 if not limit.whole:
                     groups[limit.number] = self._least(beyond, limit, scale)
@@ -87,7 +85,7 @@ class _Scores:
         """The least margin of the rows of one limit."""
         if limit.most == 0:
             return 1.0
-        inside = np.full(len(beyond), True) if limit.whole else np.asarray(self.ruler.codes == limit.number)
+        inside = np.full(len(beyond), True) if limit.on_all else np.asarray(self.ruler.codes == limit.number)
         left_out = first_left_out(beyond, [(self.ruler.shares(limit), limit.most * scale)], inside)
         return between(left_out, beyond[inside]) if left_out > 0 else 0.0
 
