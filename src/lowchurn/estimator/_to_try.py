@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from scipy.stats import beta
 
 from lowchurn._checks import unknown_name
 from lowchurn.estimator._labels import WHO
@@ -28,28 +29,33 @@ from lowchurn.strategies import (
     paper_grid,
     plan,
 )
-from lowchurn.theory import optimal_margin
+from lowchurn.strategies._sticky import TRUST
 
 Family: TypeAlias = Callable[..., Strategy]
 MOST = 3  # trainings of a family, besides the plain retrain
+FEW = 2  # of them where other families are tried as well
 MEMBERS = 8  # of a soup
+FEW_MEMBERS = 4
 POSITIONS = tuple(round(0.02 * k, 2) for k in range(51))  # of a dial, from the new model to the base
 LEVELS = tuple(np.geomspace(0.001, 0.5, 40).tolist())  # of churn, at which a sticky model has a margin
-SPECIAL = ("dial", "auto")
-DEFAULT = "distill"  # in the way that suits the learner
+SPECIAL = ("auto", "dial", "paper")
+OVER = 1.25  # a budget is broken where churn is above so many budgets
+RISK = 0.08  # of breaking it on new rows, that a choice on few rows may take
 
 
 @dataclass(frozen=True)
 class ToTry:
     """Strategies as they are, families of distillation in which lambda is searched for, and of sticky decisions.
 
-    ``instead`` is the family to try where all trainings of another one failed.
+    ``instead`` is the family to try where all trainings of another one failed, ``most`` how many trainings a search
+    for lambda may take.
     """
 
     fixed: tuple[Strategy, ...] = ()
     families: tuple[Family, ...] = ()
     instead: Family | None = None
-    sticky: tuple[Family, ...] = ()
+    sticky: tuple[Callable[..., Sticky], ...] = ()
+    most: int = MOST
 
 
 @dataclass(frozen=True)
@@ -61,16 +67,15 @@ class Goal:
     certified_rows: int
 
 
-def to_try(strategies: Any, search: str, can: Capability) -> ToTry:
-    """What the parameter ``strategies`` stands for with this learner and base."""
-    if strategies is None or (isinstance(strategies, str) and strategies == DEFAULT):
-        return _default(search, can)
-    if not (isinstance(strategies, str) and strategies in SPECIAL):
+def to_try(strategies: Any, search: str, can: Capability, ruler: Ruler) -> ToTry:
+    """What the parameter ``strategies`` stands for with this learner, this base and these rows to choose on."""
+    if isinstance(strategies, str) and strategies in (Distill.name, "paper"):
+        return _distillation("grid" if strategies == "paper" else search, can)
+    if strategies is not None and not (isinstance(strategies, str) and strategies in SPECIAL):
         return resolve(strategies, search)
-    no_dial = can.cannot(ServedMixture(members=1))
-    if strategies == "auto":
-        default = _default("auto", can)
-        return ToTry(() if no_dial else _dial(can), default.families, default.instead)
+    no_dial = _cannot_blend(can)
+    if strategies is None or strategies == "auto":
+        return _auto(can, ruler)
     if no_dial:
         raise ValueError(
             f"{WHO}: strategies='dial' cannot be used here: {no_dial} Give base= as a fitted model, or leave "
@@ -79,7 +84,38 @@ def to_try(strategies: Any, search: str, can: Capability) -> ToTry:
     return ToTry(_dial(can))
 
 
-def _default(search: str, can: Capability) -> ToTry:
+def _cannot_blend(can: Capability) -> str:
+    """Why there is nothing between a retrain and the base here; empty where there is."""
+    return can.cannot(Interpolate()) and can.cannot(ServedMixture(members=1))
+
+
+def _auto(can: Capability, ruler: Ruler) -> ToTry:
+    """Sticky decisions and blends, which need no training of their own, then the dial of weights and distillation.
+
+    On rows without labels nothing can be compared, so that there the best of them on average is tried alone.
+    """
+    sticky: list[Callable[..., Sticky]] = []
+    averages = not can.cannot(Soup(FEW_MEMBERS)) and not can.learner.one_is_enough
+    if ruler.hard and can.kept is not None:
+        trust = TRUST if ruler.base_follows_its_probabilities else 0.0
+        sticky.append(functools.partial(Sticky, trust=trust))
+        if averages:
+            soup: dict[str, Any] = {"members": FEW_MEMBERS, "start": "warm", "average": "weights"}
+            sticky.append(functools.partial(Sticky, trust=trust, **soup))
+    if not ruler.labelled and sticky:
+        return ToTry(sticky=tuple(sticky[-1:]))
+    blends: tuple[Strategy, ...] = ()
+    if averages:
+        blends += along(functools.partial(Soup, members=FEW_MEMBERS))
+    elif not can.cannot(Interpolate()):
+        blends += along(Interpolate)
+    if not can.cannot(ServedMixture(members=1)) and (sticky or not blends):
+        blends += along(functools.partial(ServedMixture, members=1))
+    distillation = _distillation("auto", can)
+    return ToTry(blends, distillation.families, distillation.instead, tuple(sticky), FEW)
+
+
+def _distillation(search: str, can: Capability) -> ToTry:
     """Distillation; from the base's weights where the learner can start there, cold otherwise."""
     cold, warm = (functools.partial(Distill, start=start) for start in ("cold", "warm"))
     possible = not can.cannot(warm())
@@ -121,7 +157,7 @@ def resolve(strategies: Any, search: str) -> ToTry:
     known = {cls.name: cls for cls in ALL}
     fixed: list[Strategy] = []
     families: list[Family] = []
-    sticky: list[Family] = []
+    sticky: list[Callable[..., Sticky]] = []
     for item in strategies:
         if isinstance(item, str):
             if item not in known:
@@ -138,7 +174,10 @@ def resolve(strategies: Any, search: str) -> ToTry:
         keywords = item.keywords if isinstance(item, functools.partial) else {}
         whole = search == "auto" and not {"lam", cls.dial_parameter} & set(keywords)
         if cls in (Distill, Sticky) and whole:
-            (families if cls is Distill else sticky).append(functools.partial(cls, **keywords))
+            if cls is Sticky:
+                sticky.append(functools.partial(Sticky, **keywords))
+            else:
+                families.append(functools.partial(cls, **keywords))
         elif cls.dial_parameter and whole:
             fixed.extend(along(item))
         else:
@@ -149,17 +188,17 @@ def resolve(strategies: Any, search: str) -> ToTry:
 def try_all(wanted: ToTry, trials: Trials, goal: Goal, bar: Bar) -> None:
     """Train and measure the plain retrain, then everything that is wanted."""
     known = [ColdStart(), *wanted.fixed, *(family() for family in wanted.sticky)]
-    bar.expect(len(plan(known).trainings) + MOST * len(wanted.families))
+    bar.expect(len(plan(known).trainings) + wanted.most * len(wanted.families))
     trials.run_plain()
+    for sticky in wanted.sticky:
+        try_margins(sticky, trials, goal)
     trials.run(strategy for strategy in wanted.fixed if strategy != ColdStart())
-    for family in wanted.sticky:
-        try_margins(family, trials, goal)
     for family in wanted.families:
-        if not search_lambda(family, trials, goal) and wanted.instead is not None:
-            search_lambda(wanted.instead, trials, goal)
+        if not search_lambda(family, trials, goal, wanted.most) and wanted.instead is not None:
+            search_lambda(wanted.instead, trials, goal, wanted.most)
 
 
-def try_margins(family: Family, trials: Trials, goal: Goal) -> None:
+def try_margins(family: Callable[..., Sticky], trials: Trials, goal: Goal) -> None:
     """Train the estimate of a sticky family, then measure it at margins for many levels of churn and for the budget."""
     ruler = trials.ruler
     assert ruler is not None
@@ -169,28 +208,40 @@ def try_margins(family: Family, trials: Trials, goal: Goal) -> None:
     levels = list(LEVELS)
     if goal.budget is not None and ruler.hard:
         levels.append(aim_below(goal.budget, ruler.terms, goal.confidence, goal.certified_rows))
-    proba, before, values = estimate.proba, ruler.base_decisions, ruler.plain_rule.values
-    gains = ruler.plain_rule.gain(proba, before)
-    found = (
-        optimal_margin(proba, before, level, values=values, sample_weight=ruler.churn_weights).margin
-        for level in levels
-    )
-    margins = {between(margin, gains) for margin in found if margin > 0}
+    reach = ruler.reach(estimate.proba, family().trust)
+    margins = {margin for margin in margins_for(reach, ruler.churn_weights, levels) if margin > 0}
     trials.run(family(margin=margin) for margin in sorted({*margins, 1.0}))
 
 
-def between(margin: float, gains: np.ndarray) -> float:
-    """A margin that lets the same rows change, with few digits and away from their gains: rounding changes none."""
-    above = gains[(gains > margin) & np.isfinite(gains)]
-    if margin >= 1 or len(above) == 0:
+def margins_for(reach: np.ndarray, weights: np.ndarray, levels: Iterable[float]) -> Iterator[float]:
+    """For each level of churn a margin that keeps it, where a row changes below the margin that it reaches.
+
+    It lies away from the margins that rows reach, and has few digits: rounding changes no decision.
+    """
+    order = np.argsort(-reach, kind="stable")
+    ranked, spent = reach[order], np.cumsum(weights[order]) / weights.sum()
+    for level in levels:
+        first = int(np.searchsorted(spent, level * (1 + 1e-12), side="right"))  # that cannot change any more
+        left_out = ranked[first] if first < len(ranked) else 0.0
+        above = ranked[:first][ranked[:first] > max(left_out, 0.0)]
+        if left_out >= 1 or (len(above) == 0 and left_out > 0):
+            yield 1.0
+        elif left_out <= 0:
+            yield 0.0
+        else:
+            yield between(float(left_out), float(above[-1]))
+
+
+def between(low: float, high: float) -> float:
+    """A number between two, with few digits, and at most 1."""
+    if not math.isfinite(high):
         return 1.0
-    least = float(above.min())
-    middle = (margin + least) / 2
+    middle = (low + high) / 2
     shorter = (round(middle, digits) for digits in range(2, 17))
-    return next((value for value in shorter if margin < value < least), middle)
+    return min(next((value for value in shorter if low < value < high), middle), 1.0)
 
 
-def search_lambda(family: Family, trials: Trials, goal: Goal) -> bool:
+def search_lambda(family: Family, trials: Trials, goal: Goal, most: int = MOST) -> bool:
     """Train a family of distillation at a few lambdas until the budget is met (see :class:`LambdaSearch`).
 
     Returns False where every training failed, so that another family may take its place.
@@ -198,7 +249,7 @@ def search_lambda(family: Family, trials: Trials, goal: Goal) -> bool:
     ruler, plain = trials.ruler, trials.plain.proba
     assert ruler is not None
     assert plain is not None
-    search = _lambda_search(ruler, plain, goal)
+    search = _lambda_search(ruler, plain, goal, most)
     if search is None:
         return True  # the plain retrain keeps the budget by itself
     while (lam := search.ask()) is not None:
@@ -217,30 +268,35 @@ def search_lambda(family: Family, trials: Trials, goal: Goal) -> bool:
     return True
 
 
-def _lambda_search(ruler: Ruler, plain: np.ndarray, goal: Goal) -> LambdaSearch | None:
+def _lambda_search(ruler: Ruler, plain: np.ndarray, goal: Goal, most: int) -> LambdaSearch | None:
     """The search, with its first lambda from the plain retrain and the base; None where it is not needed."""
     base = ruler.base_proba
     if goal.budget is None:
         needed = ruler.cost(plain)
         grid = np.linspace(0.05, 0.95, 19)
         first = next((lam for lam in grid if ruler.cost(lam * plain + (1 - lam) * base) <= needed), 0.95)
-        return LambdaSearch(round(float(first), 3), aim=needed, at_one=needed, most=MOST, seek="least")
+        return LambdaSearch(round(float(first), 3), aim=needed, at_one=needed, most=most, seek="least")
     aim = aim_below(goal.budget, ruler.terms, goal.confidence, goal.certified_rows)
     if ruler.churn(plain) <= aim:
         return None
     first = predicted_lambda(plain, base, keeps=lambda proba: ruler.churn(proba) <= aim)
-    return LambdaSearch(first, aim=aim, at_one=ruler.churn(plain), most=MOST)
+    return LambdaSearch(first, aim=aim, at_one=ruler.churn(plain), most=most)
 
 
 def aim_below(budget: float, terms: Terms, confidence: float | None = None, certified_rows: int = 0) -> float:
-    """Where to steer: half a standard error under the budget, so that new rows mostly keep it as well.
+    """Where to steer, so that new rows mostly keep the budget as well.
 
-    With a certificate in view, further down: to where it is got nine times in ten.
+    Of n rows those k may change with which a churn above 1.25 budgets has a chance of 8 %: on new rows it has about the
+    distribution Beta(k + 1/2, n - k + 1/2). On many rows that is the whole budget. With a certificate in view,
+    further down: to where it is got nine times in ten.
     """
     if not terms.hard:
         return 0.9 * budget if confidence is None else 0.6 * budget
-    error = math.sqrt(budget * (1 - budget) / terms.rows)
-    aim = max(budget - 0.5 * error, 0.5 * budget)
+    n = terms.rows
+    ks = np.arange(math.floor(budget * n * (1 + 1e-12)) + 1)
+    safe = beta.sf(min(OVER * budget, 1.0), ks + 0.5, np.maximum(n - ks, 0.0) + 0.5) <= RISK
+    aim = float(ks[safe][-1] / n) if safe.any() else 0.0
+    aim = max(aim, 0.5 * budget)
     if confidence is not None:
         aim = min(aim, aim_for_certificate(budget, confidence, certified_rows) or 0.5 * budget)
     return aim
