@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -176,13 +176,29 @@ def _counted(made: Scored) -> str:
     return f"{words}."
 
 
+def _table(compared: list[dict[str, Any]], hard: bool) -> list[str]:
+    """Base, plain retrain and what is served, one line each; what is not known is a dash."""
+    rows = [("", "accuracy", "changed" if hard else "soft churn", "broken", "fixed", "models")]
+    for row in compared:
+        churn = share_text(row["churn"]) if hard else f"{row['churn']:.4g}"
+        shares = [share_text(row["accuracy"]), churn, share_text(row["broken"]), share_text(row["fixed"])]
+        rows.append((row["model"], *("-" if text == "undefined" else text for text in shares), str(row["models"])))
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = ["  ".join(text.rjust(width) for text, width in zip(row[1:], others, strict=True)) for row in rows]
+    return [f"{row[0].ljust(first)}  {line}" for row, line in zip(rows, lines, strict=True)] if compared else []
+
+
 def _show(made: Retrained, out: Path, report: Path | None) -> None:
     """Print what was chosen and which files were written; exit code 1 where the budget is not certified."""
     paths = [path for path in (out, report) if path is not None]
     console = console_beside(paths)
-    for text in (made.model.selection_, made.model.certificate_):
-        for line in [] if text is None else str(text).splitlines():
-            print_line(line, console)
+    certificate = made.model.certificate_
+    for line in (
+        *_table(made.compared, made.model.churn == "hard"),
+        *made.model.selection_.sentences,
+        *([] if certificate is None else str(certificate).splitlines()),
+    ):
+        print_line(line, console)
     if not made.written:
         tell("not written", "the budget is not certified.", "bold red")
         raise typer.Exit(1)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ from scipy.stats import beta
 
 from lowchurn._checks import unknown_name
 from lowchurn.estimator._labels import WHO
+from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._measuring import Ruler, Terms, Trials
 from lowchurn.estimator._training import Bar, Capability
 from lowchurn.selection._certify import aim_for_certificate
@@ -30,6 +32,8 @@ from lowchurn.strategies import (
     plan,
 )
 from lowchurn.strategies._sticky import TRUST
+from lowchurn.theory import Margin
+from lowchurn.theory._decisions import first_left_out
 
 Family: TypeAlias = Callable[..., Strategy]
 MOST = 3  # trainings of a family, besides the plain retrain
@@ -60,11 +64,15 @@ class ToTry:
 
 @dataclass(frozen=True)
 class Goal:
-    """What the search for lambda steers to: a budget (or none), and the certificate of it on so many rows."""
+    """What the search for lambda steers to: limits (or none), and a certificate of each on so many rows."""
 
-    budget: float | None
+    limits: Limits
     confidence: float | None
-    certified_rows: int
+    certified_rows: Mapping[str, int]
+
+    def aims(self, terms: Terms) -> Limits:
+        """Where to steer."""
+        return aimed(self.limits, terms, self.confidence, self.certified_rows)
 
 
 def to_try(strategies: Any, search: str, can: Capability, ruler: Ruler) -> ToTry:
@@ -199,46 +207,63 @@ def try_all(wanted: ToTry, trials: Trials, goal: Goal, bar: Bar) -> None:
 
 
 def try_margins(family: Callable[..., Sticky], trials: Trials, goal: Goal) -> None:
-    """Train the estimate of a sticky family, then measure it at margins for many levels of churn and for the budget."""
-    ruler = trials.ruler
+    """Train the estimate of a sticky family, then measure it at margins for many levels of churn and for the limits."""
+    ruler, strategy = trials.ruler, family(margin=0.0)
     assert ruler is not None
-    (estimate,) = trials.run([family(margin=0.0)])
+    (estimate,) = trials.run([strategy])
     if estimate.proba is None:
         return
+    aims = goal.aims(ruler.terms)
     levels = list(LEVELS)
-    if goal.budget is not None and ruler.hard:
-        levels.append(aim_below(goal.budget, ruler.terms, goal.confidence, goal.certified_rows))
-    reach = ruler.reach(estimate.proba, family().trust)
-    margins = {margin for margin in margins_for(reach, ruler.churn_weights, levels) if margin > 0}
+    if aims.churn is not None and ruler.hard:
+        levels.append(aims.churn)
+    reach = ruler.reach(estimate.proba, strategy.trust)
+    margins = {between(one, reach) for one in margins_for(reach, ruler.churn_weights, levels) if one > 0}
     trials.run(family(margin=margin) for margin in sorted({*margins, 1.0}))
+    if aims.broken is not None:
+        trials.run_rules(dataclasses.replace(strategy, trust=0.0), rules_for_broken(ruler, estimate.proba, aims))
 
 
-def margins_for(reach: np.ndarray, weights: np.ndarray, levels: Iterable[float]) -> Iterator[float]:
-    """For each level of churn a margin that keeps it, where a row changes below the margin that it reaches.
-
-    It lies away from the margins that rows reach, and has few digits: rounding changes no decision.
-    """
+def margins_for(reach: np.ndarray, weights: np.ndarray, levels: Iterable[float]) -> list[float]:
+    """For each level of churn the least margin that keeps it, where rows change up to a margin that they reach."""
     order = np.argsort(-reach, kind="stable")
-    ranked, spent = reach[order], np.cumsum(weights[order]) / weights.sum()
-    for level in levels:
-        first = int(np.searchsorted(spent, level * (1 + 1e-12), side="right"))  # that cannot change any more
-        left_out = ranked[first] if first < len(ranked) else 0.0
-        above = ranked[:first][ranked[:first] > max(left_out, 0.0)]
-        if left_out >= 1 or (len(above) == 0 and left_out > 0):
-            yield 1.0
-        elif left_out <= 0:
-            yield 0.0
-        else:
-            yield between(float(left_out), float(above[-1]))
+    ranked, spent = np.append(reach[order], 0.0), np.cumsum(weights[order]) / weights.sum()
+    first = np.searchsorted(spent, np.asarray(list(levels)) * (1 + 1e-12), side="right")  # that is left out
+    return np.maximum(ranked[first], 0.0).tolist()
 
 
-def between(low: float, high: float) -> float:
-    """A number between two, with few digits, and at most 1."""
-    if not math.isfinite(high):
-        return 1.0
-    middle = (low + high) / 2
+def rules_for_broken(ruler: Ruler, proba: np.ndarray, aims: Limits) -> list[Margin]:
+    """Rules for a limit of broken decisions: margins on the ratio at many levels of them, and with a margin besides.
+
+    A margin on the ratio is optimal where this limit alone binds; where others do as well, it is a margin and a ratio,
+    the least margin at each of a few ratios that keeps all limits on these rows.
+    """
+    gain, own = ruler.plain_rule.gain(proba, ruler.base_decisions), ruler.own(proba)
+    with np.errstate(divide="ignore"):
+        scores = np.where(gain > 0, gain / own, 0.0)
+    (broken,) = (limit for limit in aims if limit.of == "broken")
+    levels = [*LEVELS, broken.most]
+    ratios = [first_left_out(scores, [(ruler.shares(broken), level)]) for level in levels]
+    alone = {between(ratio, scores, math.inf) for ratio in ratios if ratio > 0}
+    found = [Margin(ratio=ratio) for ratio in sorted(alone - {math.inf})]
+    budgets = [(ruler.shares(limit), limit.most) for limit in aims if ruler.hard or limit.of == "broken"]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        ratio = round(share * ratios[-1], 4)
+        beyond = gain - ratio * own
+        margin = between(first_left_out(beyond, budgets), beyond)
+        found.append(Margin(margin, ratio))
+    return [rule for rule in dict.fromkeys(found) if 0 < rule.margin + rule.ratio and rule.margin < 1]
+
+
+def between(margin: float, gains: np.ndarray, most: float = 1.0) -> float:
+    """A margin that lets the same rows change, with few digits and away from their gains: rounding changes none."""
+    above = gains[(gains > margin) & np.isfinite(gains)]
+    if margin >= most or len(above) == 0:
+        return most
+    least = float(above.min())
+    middle = (margin + least) / 2
     shorter = (round(middle, digits) for digits in range(2, 17))
-    return min(next((value for value in shorter if low < value < high), middle), 1.0)
+    return next((value for value in shorter if margin < value < least), middle)
 
 
 def search_lambda(family: Family, trials: Trials, goal: Goal, most: int = MOST) -> bool:
@@ -249,7 +274,8 @@ def search_lambda(family: Family, trials: Trials, goal: Goal, most: int = MOST) 
     ruler, plain = trials.ruler, trials.plain.proba
     assert ruler is not None
     assert plain is not None
-    search = _lambda_search(ruler, plain, goal, most)
+    aims = goal.aims(ruler.terms)
+    search = _lambda_search(ruler, plain, aims, most)
     if search is None:
         return True  # the plain retrain keeps the budget by itself
     while (lam := search.ask()) is not None:
@@ -257,7 +283,7 @@ def search_lambda(family: Family, trials: Trials, goal: Goal, most: int = MOST) 
         if tried.proba is None:
             search.tell(lam, math.nan)
         else:
-            search.tell(lam, ruler.cost(tried.proba) if goal.budget is None else ruler.churn(tried.proba))
+            search.tell(lam, aims.load(tried.offer.candidate) if aims else ruler.cost(tried.proba))
     if search.told and all(math.isnan(value) for _, value in search.told):
         return False
     if goal.confidence is not None and search.told:
@@ -268,19 +294,34 @@ def search_lambda(family: Family, trials: Trials, goal: Goal, most: int = MOST) 
     return True
 
 
-def _lambda_search(ruler: Ruler, plain: np.ndarray, goal: Goal, most: int) -> LambdaSearch | None:
+def _lambda_search(ruler: Ruler, plain: np.ndarray, aims: Limits, most: int) -> LambdaSearch | None:
     """The search, with its first lambda from the plain retrain and the base; None where it is not needed."""
     base = ruler.base_proba
-    if goal.budget is None:
+    if not aims:
         needed = ruler.cost(plain)
         grid = np.linspace(0.05, 0.95, 19)
         first = next((lam for lam in grid if ruler.cost(lam * plain + (1 - lam) * base) <= needed), 0.95)
         return LambdaSearch(round(float(first), 3), aim=needed, at_one=needed, most=most, seek="least")
-    aim = aim_below(goal.budget, ruler.terms, goal.confidence, goal.certified_rows)
-    if ruler.churn(plain) <= aim:
+
+    def load(proba: np.ndarray) -> float:
+        return aims.load_of([ruler.spent(limit, proba) for limit in aims])
+
+    if load(plain) <= aims.full:
         return None
-    first = predicted_lambda(plain, base, keeps=lambda proba: ruler.churn(proba) <= aim)
-    return LambdaSearch(first, aim=aim, at_one=ruler.churn(plain), most=most)
+    first = predicted_lambda(plain, base, keeps=lambda proba: load(proba) <= aims.full)
+    return LambdaSearch(first, aim=aims.full, at_one=load(plain), most=most)
+
+
+def aimed(
+    limits: Limits, terms: Terms, confidence: float | None = None, certified_rows: Mapping[str, int] | None = None
+) -> Limits:
+    """Limits as they are aimed at: each a little below, by the rows that it is measured and certified on."""
+
+    def aim(limit: Limit) -> float:
+        on = dataclasses.replace(terms, rows=limit.rows, hard=terms.hard or limit.of == "broken")
+        return aim_below(limit.most, on, confidence, (certified_rows or {}).get(limit.of, 0))
+
+    return limits.lowered(aim)
 
 
 def aim_below(budget: float, terms: Terms, confidence: float | None = None, certified_rows: int = 0) -> float:
