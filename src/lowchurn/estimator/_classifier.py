@@ -315,7 +315,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             offers = mixtures(trials, ruler, limits.churn, None)
         elif self.select == "mixture":
             offers = mixtures(trials, ruler, limits.churn, servable)
-        if not ruler.labelled and any(offer.rule is not None for offer in offers):
+        most = max((offer.churn for offer in offers if offer.rule is not None), default=math.inf)
+        if not ruler.labelled and most < trials.plain.offer.churn:
             # Without labels changes cannot be told good from bad: those of rows that tie are left to the rule.
             offers = [offer for offer in offers if offer is not trials.plain.offer]
         evidence = None

@@ -23,6 +23,7 @@ from lowchurn.estimator._to_try import aimed
 from lowchurn.metrics import dial_key
 from lowchurn.selection import Certificate, InfeasibleBudget, combine, select_single
 from lowchurn.selection._certify import Claim, certify_together
+from lowchurn.strategies import Sticky
 
 LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a prediction and changes nothing
 
@@ -86,7 +87,7 @@ def choose(
             best = best_of(feasible, terms)
             # Without a margin it may as well be the retrain alone, unless rows that tie are kept.
             bare = best.rule is not None and best.rule.margin == best.rule.ratio == 0
-            return plain if bare and best.churn == plain.churn else best, rule
+            return plain if bare and best.churn == plain.churn and plain in offers else best, rule
     return None, rule
 
 
@@ -103,7 +104,7 @@ def best_of(offers: Sequence[Offer], terms: Terms) -> Offer:
     def best(some: Sequence[Offer]) -> Offer:
         return some[select_single([o.cost for o in some], [o.churn for o in some], math.inf)]
 
-    sticky = [offer for offer in offers if offer.rule is not None]
+    sticky = [offer for offer in offers if offer.candidate.strategy == Sticky.name]
     preferred = sticky or [o for o in offers if not math.isnan(o.candidate.dial) and o.one_model]
     if not preferred or not terms.hard:
         return best(offers)

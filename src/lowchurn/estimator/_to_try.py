@@ -83,7 +83,7 @@ def to_try(strategies: Any, search: str, can: Capability, ruler: Ruler) -> ToTry
         return resolve(strategies, search)
     no_dial = _cannot_blend(can)
     if strategies is None or strategies == "auto":
-        return _auto(can, ruler)
+        return _auto(search, can, ruler)
     if no_dial:
         raise ValueError(
             f"{WHO}: strategies='dial' cannot be used here: {no_dial} Give base= as a fitted model, or leave "
@@ -97,7 +97,7 @@ def _cannot_blend(can: Capability) -> str:
     return can.cannot(Interpolate()) and can.cannot(ServedMixture(members=1))
 
 
-def _auto(can: Capability, ruler: Ruler) -> ToTry:
+def _auto(search: str, can: Capability, ruler: Ruler) -> ToTry:
     """Sticky decisions and blends, which need no training of their own, then the dial of weights and distillation.
 
     On rows without labels nothing can be compared, so that there the best of them on average is tried alone.
@@ -105,13 +105,11 @@ def _auto(can: Capability, ruler: Ruler) -> ToTry:
     sticky: list[Callable[..., Sticky]] = []
     averages = not can.cannot(Soup(FEW_MEMBERS)) and not can.learner.one_is_enough
     if ruler.hard and can.kept is not None:
+        soup: dict[str, Any] = {"members": FEW_MEMBERS, "start": "warm", "average": "weights"} if averages else {}
         trust = TRUST if ruler.base_follows_its_probabilities else 0.0
-        sticky.append(functools.partial(Sticky, trust=trust))
-        if averages:
-            soup: dict[str, Any] = {"members": FEW_MEMBERS, "start": "warm", "average": "weights"}
-            sticky.append(functools.partial(Sticky, trust=trust, **soup))
+        sticky.append(functools.partial(Sticky, trust=trust, **soup))
     if not ruler.labelled and sticky:
-        return ToTry(sticky=tuple(sticky[-1:]))
+        return ToTry(sticky=tuple(sticky))
     blends: tuple[Strategy, ...] = ()
     if averages:
         blends += along(functools.partial(Soup, members=FEW_MEMBERS))
@@ -119,8 +117,8 @@ def _auto(can: Capability, ruler: Ruler) -> ToTry:
         blends += along(Interpolate)
     if not can.cannot(ServedMixture(members=1)) and (sticky or not blends):
         blends += along(functools.partial(ServedMixture, members=1))
-    distillation = _distillation("auto", can)
-    return ToTry(blends, distillation.families, distillation.instead, tuple(sticky), FEW)
+    distillation = _distillation(search, can)
+    return ToTry(blends + distillation.fixed, distillation.families, distillation.instead, tuple(sticky), FEW)
 
 
 def _distillation(search: str, can: Capability) -> ToTry:
