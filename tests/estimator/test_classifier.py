@@ -283,7 +283,7 @@ def test_where_no_candidate_keeps_the_budget_a_blend_with_the_base_is_served():
         model = fit(forest, base=base, max_churn=0.01, strategies=[ColdStart()])
     assert "base" in model.selection_.served
     assert (model.predict(X[TEST]) != base.predict(X[TEST])).mean() < 0.03
-    with pytest.warns(UserWarning, match="known only by a table .* base= the model itself.* or set max_churn to"):
+    with pytest.warns(UserWarning, match="known only by a table .*base= the model itself.* or set max_churn to"):
         table = fit(forest, base_proba=base.predict_proba(X[ROWS]), max_churn=0.01, strategies=[ColdStart()])
     assert table.selection_.served == {"cold": 1.0}
     assert not table.selection_.feasible
