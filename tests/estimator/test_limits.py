@@ -22,6 +22,8 @@ from lowchurn import LowChurnClassifier
 from lowchurn.estimator import Candidate
 from lowchurn.estimator._groups import Groups
 from lowchurn.estimator._limits import Limit, Limits
+from lowchurn.estimator._measuring import Terms
+from lowchurn.estimator._to_try import aim_below
 from lowchurn.selection._certify import Claim, certify_together
 
 X, LABELS = make_classification(
@@ -120,8 +122,8 @@ def test_the_least_ratio_that_keeps_the_limit_is_among_the_candidates(base):
     possible = {round(float(np.mean(right & (score > ratio))), 9) for ratio in score[score > 0]}
     measured = {round(row.broken, 9) for row in model.frontier_ if row.dial_parameter == "ratio"}
     assert measured <= possible
-    # The aim lies half a standard error below the limit, between two candidates or at one.
-    aim = 0.01 - 0.5 * math.sqrt(0.01 * 0.99 / len(p))
+    # The aim lies below the limit, between two candidates or at one.
+    aim = aim_below(0.01, Terms(True, "log", len(p)))
     assert max(share for share in possible if share <= aim) in measured
 
 

@@ -95,10 +95,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         not there at ``fit`` gets the largest margin at prediction.
     churn : {"hard", "soft"}
         Share of changed decisions, or mean divergence from the base's probabilities.
-    strategies : list, "dial", "auto", optional
-        What to try: strategies, classes of them, or names; "dial" for everything between the retrain and the base,
-        which :meth:`dial` then reaches without training; "auto" for the dial, or distillation where it is clearly
-        better. See the guide for the default.
+    strategies : list, "auto", "dial" or "paper"
+        What to try: strategies, classes of them, or names. "auto" serves sticky decisions on a plain retrain (on an
+        average of several, for networks), or the dial, a blend or distillation where it is clearly better on held-out
+        rows. "dial" is everything between the retrain and the base. "paper" is the paper's Algorithm 1 as printed: its
+        grid of lambda, and the best convex combination of these models.
     select : {"single", "mixture"}
         Serve one candidate, or the best convex combination of candidates (and of the base, where it can be served).
     search : {"auto", "grid"}
@@ -109,6 +110,10 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Decide for the second of two classes where its probability reaches this value. Accuracy, churn, budgets and
         certificates are then those of these decisions. By default that of the base, where it has one of its own
         (``FixedThresholdClassifier``, ``TunedThresholdClassifierCV``).
+    serve_base : bool
+        Whether the base may stay in service beside the new model, which sticky decisions and blends need. With False
+        one new model is served alone; or, with ``strategies="sticky"``, with the decisions that rows had before
+        (``previous`` at :meth:`predict`).
     validation_fraction : float, optional
         Share of rows to hold out. By default what the budget needs, at most a fifth (two with ``confidence``).
     proper_score : str or Score
@@ -167,11 +172,12 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         max_broken: float | None = None,
         by: By = None,
         churn: str = "hard",
-        strategies: Any = None,
+        strategies: Any = "auto",
         select: str = "single",
         search: str = "auto",
         confidence: float | None = None,
         threshold: float | None = None,
+        serve_base: bool = True,
         validation_fraction: float | None = None,
         proper_score: str | Score = "log",
         n_jobs: int | None = None,
@@ -189,6 +195,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.search = search
         self.confidence = confidence
         self.threshold = threshold
+        self.serve_base = serve_base
         self.validation_fraction = validation_fraction
         self.proper_score = proper_score
         self.n_jobs = n_jobs
@@ -295,10 +302,10 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             ruler, X_choose = self._ruler(base, X, index, rows.choose, recent)
             check_base(base, ruler, self.classes_)
             warn_of_few_rows(self._limits(ruler.terms), ruler.hard, stacklevel=3)
-        can = Capability(self.estimator_, self.classes_, base, X)
-        if base is not None and rows.choose is not None:
-            wanted = to_try(self.strategies, self.search, can)
-            if self._limits().frozen and base.servable:
+        can = Capability(self.estimator_, self.classes_, base, X, self.serve_base)
+        if base is not None and ruler is not None:
+            wanted = to_try(self.strategies, self.search, can, ruler)
+            if self._limits().frozen and can.kept is not None:
                 wanted = ToTry()  # the base itself
             asked = base.at(X, rows.train.rows)
         X_train = _safe_indexing(X, rows.train.rows)
@@ -314,10 +321,14 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         """Choose what is served among all that was measured, and certify it."""
         ruler = trials.ruler
         assert ruler is not None
-        servable = base if isinstance(base, Base) else None
-        mixed, limits = self.select == "mixture", self._limits(ruler.terms)
-        offers = mixtures(trials, ruler, limits.churn, servable) if mixed else trials.offers
-        if trials.held is not None or (not ruler.labelled and any(offer.rule is not None for offer in offers)):
+        servable, limits = trials.trainer.can.kept, self._limits(ruler.terms)
+        offers = trials.offers
+        if _is_name(self.strategies, "paper"):
+            offers = mixtures(trials, ruler, limits.churn, None)
+        elif self.select == "mixture":
+            offers = mixtures(trials, ruler, limits.churn, servable)
+        most = max((offer.churn for offer in offers if offer.rule is not None), default=math.inf)
+        if trials.held is not None or (not ruler.labelled and most < trials.plain.offer.churn):
             # Without labels changes cannot be told good from bad: those of rows that tie are left to the rule.
             offers = [offer for offer in offers if offer is not trials.plain.offer]
         evidence = None
@@ -331,7 +342,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             terms=ruler.terms,
             bound=ruler.bound,
             evidence=evidence,
-            base=servable,
+            base=base if isinstance(base, Base) else None,
             trainings=trials.trainer.bar.done,
             rows=rows.counts,
             notes=tuple(filter(None, [decides_otherwise(ruler), *trials.notes])),
@@ -608,6 +619,10 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             # Within a budget it can only be so much better than its base.
             tags.classifier_tags.poor_score = inner.classifier_tags.poor_score or bool(self._limits())
         return tags
+
+
+def _is_name(strategies: Any, name: str) -> bool:
+    return isinstance(strategies, str) and strategies == name
 
 
 def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:

@@ -125,6 +125,26 @@ class Ruler:
         return Margin(values=threshold_values(self.threshold))
 
     @property
+    def base_follows_its_probabilities(self) -> bool:
+        """Whether the base decides every row as its probabilities do."""
+        known = self.base_decisions != GONE
+        return bool((self.base_decisions == self.decided(self.base_proba))[known].all())
+
+    def reach(self, proba: np.ndarray, trust: float) -> np.ndarray:
+        """The margin up to which each row changes, where it grows with the lead of the base's class."""
+        worth, base = proba * self._values, self.base_proba * self._values
+        rows, known = np.arange(len(worth)), self.base_decisions >= 0
+        at = rows[:, None], self.base_decisions[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            reached = (worth - worth[at]) / (1 + trust * np.maximum(base[at] - base, 0.0))
+        reached[rows[known], self.base_decisions[known]] = -math.inf
+        return np.where(known, reached.max(axis=1), math.inf)
+
+    @property
+    def _values(self) -> np.ndarray:
+        return np.ones(self.base_proba.shape[1]) if self.threshold is None else np.array(self.plain_rule.values)
+
+    @property
     def churn_weights(self) -> np.ndarray:
         return self.weights if self.traffic is None else self.traffic
 
@@ -376,12 +396,12 @@ class Trials:
     def ruled(self, weights: Weights, candidate: Candidate, rule: Margin | None = None) -> Tried:
         """Models measured under a rule; without one, under that which keeps the decisions of some groups."""
         assert self.ruler is not None
-        proba, base = self.proba(weights), self.trainer.can.base
+        proba, base = self.proba(weights), self.trainer.can.kept
         if base_alone(weights):
             return Tried(self.ruler.offer(weights, candidate, proba), proba)
         if rule is None and self.held is not None:
             rule = self.held
-            weights = {**weights, **({base: weights.get(base, 0.0)} if isinstance(base, Base) else {})}
+            weights = {**weights, **({} if base is None else {base: weights.get(base, 0.0)})}
         if rule is not None:
             candidate = dataclasses.replace(candidate, churn_at=self.ruler.churn_at(proba, rule))
             proba = rule.proba(proba, self.ruler.base_decisions, self.ruler.codes)

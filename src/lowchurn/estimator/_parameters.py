@@ -34,6 +34,13 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     for name in ("confidence", "validation_fraction", "threshold"):
         if parameters[name] is not None:
             check_number(WHO, name, parameters[name], 0, 1, open_low=True, open_high=True)
+    if not isinstance(parameters["serve_base"], bool | np.bool_):
+        raise ValueError(f"{WHO}: serve_base must be True or False, got {parameters['serve_base']!r}.")
+    if max_churn == 0 and not parameters["serve_base"]:
+        raise ValueError(
+            f"{WHO}: max_churn=0 keeps the base itself in service, got serve_base=False. Give serve_base=True, or a "
+            "budget above 0."
+        )
     if parameters["confidence"] is None:
         return
     most = max((one for one in budgets if one is not None), default=None)

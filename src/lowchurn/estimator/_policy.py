@@ -23,6 +23,7 @@ from lowchurn.estimator._to_try import aimed
 from lowchurn.metrics import dial_key
 from lowchurn.selection import Certificate, InfeasibleBudget, combine, select_single
 from lowchurn.selection._certify import Claim, certify_together
+from lowchurn.strategies import Sticky
 
 LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a prediction and changes nothing
 
@@ -83,26 +84,31 @@ def choose(
     for some in (limits if aims is None else aims, limits):
         feasible = spend([offer for offer in offers if some.keep(offer.candidate)], terms)
         if feasible:
-            return best_of(feasible, terms), rule
+            best = best_of(feasible, terms)
+            # Without a margin it may as well be the retrain alone, unless rows that tie are kept.
+            bare = best.rule is not None and best.rule.margin == best.rule.ratio == sum(best.rule.groups) == 0
+            return plain if bare and best.churn == plain.churn and plain in offers else best, rule
     return None, rule
 
 
 def best_of(offers: Sequence[Offer], terms: Terms) -> Offer:
-    """The offer of least cost; but one on a dial of weights, unless another is clearly better.
+    """The offer of least cost; but a sticky one, or else one on a dial of weights, unless another is clearly better.
 
     Clearly: by a standard error of the difference. Where two offers differ, at least one of them differs from the base,
     so that the sum of their churns bounds the share of rows in which their errors can differ. On a few hundred rows the
-    least error of several offers is a matter of chance, and a dial of weights is on average the better and one model
-    to serve. A dial of probabilities is neither always (docs/results/dial_users.md), so it stands beside the others.
+    least error of several offers is a matter of chance. On average sticky decisions are the best within a budget
+    (docs/results/sticky_users.md), and a dial of weights is the best that one model serves. A dial of probabilities is
+    neither always (docs/results/dial_users.md), so it stands beside the others.
     """
 
     def best(some: Sequence[Offer]) -> Offer:
         return some[select_single([o.cost for o in some], [o.churn for o in some], math.inf)]
 
-    on_dial = [o for o in offers if not math.isnan(o.candidate.dial) and o.one_model]
-    if not on_dial or not terms.hard:
+    sticky = [offer for offer in offers if offer.candidate.strategy == Sticky.name]
+    preferred = sticky or [o for o in offers if not math.isnan(o.candidate.dial) and o.one_model]
+    if not preferred or not terms.hard:
         return best(offers)
-    first, other = best(on_dial), best(offers)
+    first, other = best(preferred), best(offers)
     noise = math.sqrt((first.churn + other.churn) / terms.rows)
     return other if other.cost < first.cost - noise else first
 
@@ -137,9 +143,10 @@ def fall_back(
     failed = f"no candidate keeps {limits.parameters} on held-out rows; {least}."
     if base is None:
         return nearest, (
-            f"{failed} {nearest.candidate.name} has it and is served. The base is known only by a table of its "
-            "answers, so that it cannot answer new rows or be blended in: to keep this budget give base= the model "
-            f"itself, a function or a file; or set {limits.enough(nearest.candidate)} or more."
+            f"{failed} {nearest.candidate.name} has it and is served. The base cannot answer new rows or be blended "
+            "in: it is known only by a table of its answers, or serve_base=False. To keep this budget let it stay in "
+            "service (base= the model itself, a function or a file); or give strategies='sticky' and, at predict, "
+            f"previous=; or set {limits.enough(nearest.candidate)} or more."
         )
     kept = ruler.offer({base: 1.0}, Candidate("base", status="kept"), ruler.base_proba)
     if limits.frozen and kept.churn == 0:
