@@ -58,11 +58,12 @@ SETS = (  # breast cancer may be asked for, but its 57 rows of traffic know noth
     "elevators", "eeg", "letters",
 )  # fmt: skip
 OPTIONS = {
-    "default": {},
+    "distill": {"strategies": "distill"},
     "dial": {"strategies": "dial"},
-    "auto": {"strategies": "auto"},
     "sticky": {"strategies": "sticky"},
     "sticky, traffic": {"strategies": "sticky"},
+    "auto": {},
+    "auto, traffic": {},
 }
 METHODS = ("base", "plain", "hand", "hand, traffic", *OPTIONS)
 RULES = ("hand", "hand, traffic")
