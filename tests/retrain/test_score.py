@@ -466,8 +466,9 @@ def test_native_files_without_names_of_classes_have_numbers_or_ask_for_them(fold
     [
         ("lgbm.txt", ["low", "mid"], "--class must name each of the 3 classes"),
         ("cat.cbm", ["a", "b", "c"], "has the classes ['low', 'mid', 'top'], and classes are ['a', 'b', 'c']"),
-        ("prod.skops", ["a", "b", "c"], "has the classes ['low', 'mid', 'top'], got --class a --class b --class c. Leave"),
+        ("prod.skops", ["a", "b", "c"], "['low', 'mid', 'top'], got --class a --class b --class c. Leave them out."),
         ("plain.onnx", ["a", "b", "c"], "which is none of the classes ['a', 'b', 'c']. Give --class as it decides."),
+        ("plain.onnx", ["low", "low", "mid"], "must be different, got --class low --class low --class mid"),
         ("plain.onnx", ["low", "mid"], "a probability for each of its 2 classes, got 3 columns"),
         ("nowhere.onnx", None, "nowhere.onnx"),
         ("nowhere.cbm", None, "nowhere.cbm"),

@@ -114,12 +114,14 @@ class Judge:
     def of_file(cls, path: Path, trusted: Sequence[str], classes: Sequence[str] | None) -> Judge:
         """The model of a file of any kind; ``classes`` are its classes in order where its file has no names of them."""
         labels = None if classes is None else classes_from_text(f"{WHO}: classes", list(classes))
+        if labels is not None and len(np.unique(labels)) < len(labels):
+            raise ValueError(f"{WHO}: classes must be different, got classes={list(classes or ())[:10]}.")
         model = model_of_file(path, functools.partial(load, trusted=trusted), labels)
         own = getattr(model, "classes_", None)
         if labels is not None and own is not None and list(map(str, own)) != list(map(str, labels)):
             raise ValueError(
                 f"{WHO}: {str(path)!r} has the classes {np.asarray(own).tolist()[:10]}, got classes="
-                f"{labels.tolist()[:10]}. Leave them out."
+                f"{list(classes or ())[:10]}. Leave them out."
             )
         return cls(model, str(path), labels if own is None else None)
 
