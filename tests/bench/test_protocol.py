@@ -335,7 +335,7 @@ def test_without_rows_for_traffic_a_budget_fails_with_the_reason():
 
 
 def trusting(strategy, p, g):
-    """Row by row: the other class whose evidence is farthest beyond the margin of this row, which the base's lead sets."""
+    """Row by row: the class whose evidence is farthest beyond a margin that grows with the base's lead."""
     decided = []
     for own, base in zip(p, g, strict=True):
         b = base.argmax()

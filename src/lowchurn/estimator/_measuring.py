@@ -17,24 +17,33 @@ from lowchurn._terminal import one_line
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Frontier
 from lowchurn.estimator._labels import GONE, WHO
+from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._production import Base, GivenBase, row_count
 from lowchurn.estimator._serving import Part, Weights, base_alone, weighted
 from lowchurn.estimator._split import SomeRows, effective_rows, stacked, whole_numbers
 from lowchurn.estimator._training import Trainer
 from lowchurn.metrics import decide
 from lowchurn.scoring import Score
-from lowchurn.strategies import ColdStart, Strategy, Training, plan
+from lowchurn.strategies import ColdStart, Sticky, Strategy, Training, plan
 from lowchurn.theory import Margin
 from lowchurn.theory._decisions import threshold_values
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a choice among measured candidates is about: hard or soft churn, by which score, on how many rows."""
+    """What a choice among measured candidates is about: hard or soft churn, by which score, on how many rows.
+
+    ``labelled`` are the rows with labels that broken decisions are counted on; 0 where it is not known.
+    """
 
     hard: bool
     score: str
     rows: float
+    labelled: float = 0.0
+
+    def limits(self, max_churn: float | None, max_broken: float | None) -> Limits:
+        """Limits that are measured on these rows."""
+        return Limits.of(max_churn, max_broken, self.rows, self.labelled or self.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +107,26 @@ class Ruler:
         return Margin(values=threshold_values(self.threshold))
 
     @property
+    def base_follows_its_probabilities(self) -> bool:
+        """Whether the base decides every row as its probabilities do."""
+        known = self.base_decisions != GONE
+        return bool((self.base_decisions == self.decided(self.base_proba))[known].all())
+
+    def reach(self, proba: np.ndarray, trust: float) -> np.ndarray:
+        """The margin up to which each row changes, where it grows with the lead of the base's class."""
+        worth, base = proba * self._values, self.base_proba * self._values
+        rows, known = np.arange(len(worth)), self.base_decisions >= 0
+        at = rows[:, None], self.base_decisions[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            reached = (worth - worth[at]) / (1 + trust * np.maximum(base[at] - base, 0.0))
+        reached[rows[known], self.base_decisions[known]] = -math.inf
+        return np.where(known, reached.max(axis=1), math.inf)
+
+    @property
+    def _values(self) -> np.ndarray:
+        return np.ones(self.base_proba.shape[1]) if self.threshold is None else np.array(self.plain_rule.values)
+
+    @property
     def churn_weights(self) -> np.ndarray:
         return self.weights if self.traffic is None else self.traffic
 
@@ -108,7 +137,7 @@ class Ruler:
 
     @property
     def terms(self) -> Terms:
-        return Terms(self.hard, self.score.name, effective_rows(self.churn_weights))
+        return Terms(self.hard, self.score.name, effective_rows(self.churn_weights), effective_rows(self.weights))
 
     @property
     def bound(self) -> float:
@@ -156,6 +185,20 @@ class Ruler:
 
     def churn(self, proba: np.ndarray) -> float:
         return self.mean_change(self.changes(proba))
+
+    def spent(self, limit: Limit, proba: np.ndarray) -> float:
+        """What probabilities spend of a limit."""
+        return self.churn(proba) if limit.of == "churn" else self.mean(self.base_right & ~self.right(proba))
+
+    def shares(self, limit: Limit) -> np.ndarray:
+        """What the change of each row's decision spends of a limit."""
+        if limit.of == "churn":
+            return np.asarray(self.churn_weights / self.churn_weights.sum())
+        return np.asarray(self.weights * self.base_right / self.weights.sum())
+
+    def own(self, proba: np.ndarray) -> np.ndarray:
+        """The probability of the base's decision, per row; 0 for a class that is gone."""
+        return np.where(self.base_decisions >= 0, proba[np.arange(len(proba)), self.base_decisions], 0.0)
 
     def measure(self, candidate: Candidate, proba: np.ndarray, alone: bool = False) -> Candidate:
         """The candidate with what it does on these rows."""
@@ -258,18 +301,32 @@ class Trials:
         self.records += new
         return new
 
-    def _candidate(self, strategy: Strategy, reason: str = "", status: str = "trained") -> Candidate:
+    def run_rules(self, estimate: Sticky, rules: Iterable[Margin]) -> list[Tried]:
+        """Measure an estimate that is trained under rules that keep decisions."""
+        new = [self._tried(dataclasses.replace(estimate, margin=min(one.margin, 1.0)), "", one.ratio) for one in rules]
+        self.records += new
+        return new
+
+    def _candidate(
+        self, strategy: Strategy, reason: str = "", status: str = "trained", rule: Margin | None = None
+    ) -> Candidate:
+        parameters, dial = strategy.parameters, strategy.dial
+        along = strategy.dial_parameter
+        if rule is not None and rule.ratio:
+            parameters["ratio"] = rule.ratio
+            if not rule.margin:
+                dial, along = rule.ratio / (1 + rule.ratio), "ratio"
         return Candidate(
             strategy.name,
-            strategy.parameters,
-            dial=math.nan if strategy.dial is None else strategy.dial,
-            dial_parameter=strategy.dial_parameter,
+            parameters,
+            dial=math.nan if dial is None else dial,
+            dial_parameter=along,
             seconds=self.trainer.seconds.get(Training(strategy), math.nan),
             status=status,
             reason=reason,
         )
 
-    def _tried(self, strategy: Strategy, cannot: str) -> Tried:
+    def _tried(self, strategy: Strategy, cannot: str, ratio: float = 0.0) -> Tried:
         if cannot:
             return Tried(Offer({}, self._candidate(strategy, cannot, "skipped")))
         assert self.ruler is not None
@@ -280,9 +337,10 @@ class Trials:
             self._refuse_diverged(strategy, proba)
             rule = None
             if recipe.margin is not None and not base_alone(weights):
-                rule = dataclasses.replace(self.ruler.plain_rule, margin=recipe.margin)
+                rule = dataclasses.replace(self.ruler.plain_rule, margin=recipe.margin, ratio=ratio)
                 proba = rule.proba(proba, self.ruler.base_decisions)
-            return Tried(self.ruler.offer(weights, self._candidate(strategy, left_out), proba, rule), proba)
+            candidate = self._candidate(strategy, left_out, rule=rule)
+            return Tried(self.ruler.offer(weights, candidate, proba, rule), proba)
         except Exception as error:
             reason = f"{type(error).__name__}: {one_line(error)}"
             return Tried(Offer({}, self._candidate(strategy, reason, "failed")))
@@ -391,11 +449,13 @@ def decides_otherwise(ruler: Ruler) -> str:
     )
 
 
-def warn_of_few_rows(terms: Terms, budget: float | None, stacklevel: int) -> None:
-    """Where one changed row is above the budget, held-out rows cannot show whether it is kept."""
-    if budget and terms.hard and terms.rows * budget < 1:
-        warnings.warn(
-            f"{WHO}: {terms.rows:.0f} held-out rows are few for max_churn={budget:g}: one changed "
-            "row is above the budget. Give more rows, or hold more of them out with held_out=.",
-            stacklevel=stacklevel + 1,
-        )
+def warn_of_few_rows(limits: Limits, hard: bool, stacklevel: int) -> None:
+    """Where one changed row is above a limit, held-out rows cannot show whether it is kept."""
+    for limit in limits:
+        if limit.most and (hard or limit.of == "broken") and limit.rows * limit.most < 1:
+            warnings.warn(
+                f"{WHO}: {limit.rows:.0f} held-out rows are few for {limit.parameter}: one "
+                f"{'changed' if limit.of == 'churn' else 'broken'} row is above the budget. Give more rows, or hold "
+                "more of them out with held_out=.",
+                stacklevel=stacklevel + 1,
+            )

@@ -52,7 +52,6 @@ MADE_UP = re.compile(r"(?:Column_|f)?(\d+)")
 class Base:
     """A base that can be asked about any rows, and so be served itself."""
 
-    servable = True
     name = "base"
 
     def __init__(self, model: Asked, classes: np.ndarray, names: ArrayLike | None = None) -> None:
@@ -138,7 +137,6 @@ class Base:
 class GivenBase:
     """A base of which only the probabilities of the rows at hand are given; it cannot be served."""
 
-    servable = False
     names_its_classes = True
     threshold = None
 

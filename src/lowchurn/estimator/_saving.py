@@ -40,7 +40,7 @@ from lowchurn.estimator._frontier import Frontier
 from lowchurn.estimator._labels import positions
 from lowchurn.estimator._measuring import Offer
 from lowchurn.estimator._parameters import check_parameters
-from lowchurn.estimator._policy import Choices
+from lowchurn.estimator._policy import Choices, Evidence
 from lowchurn.estimator._production import Base, callable_only
 from lowchurn.estimator._serving import Member, OnDial, Part, Served, Weights
 from lowchurn.estimator._training import unfitted
@@ -52,7 +52,8 @@ from lowchurn.learners._skops import load_skops
 from lowchurn.learners._torch import NetworkClassifier, network_name
 from lowchurn.theory import Margin
 
-KEPT = ("max_churn", "churn", "select", "search", "confidence", "threshold", "validation_fraction", "n_jobs", "verbose")
+LIMITS = ("max_churn", "max_broken", "confidence")
+KEPT = (*LIMITS, "churn", "select", "search", "threshold", "validation_fraction", "n_jobs", "verbose")
 SETTINGS = (*KEPT, "random_state", "proper_score", "strategies")
 
 
@@ -203,10 +204,12 @@ def _dial(choices: Choices | None, files: dict[str, bytes]) -> dict[str, Any]:
         else:
             models.append((k, _entry(files, f"dial/model{k}/", part.model)))
     base = _base_entry(files, "dial/base/", choices.base)
-    if choices.changes is not None:
-        text = io.BytesIO()
-        np.save(text, np.stack(choices.changes), allow_pickle=False)
-        files["dial/changes.npy"] = text.getvalue()
+    if choices.evidence is not None:
+        for name, values in (("changes", choices.evidence.churn), ("broken", choices.evidence.broken)):
+            text = io.BytesIO()
+            np.save(text, np.stack(values), allow_pickle=False)
+            if len(values[0]):
+                files[f"dial/{name}.npy"] = text.getvalue()
     return {
         "offers": [
             {
@@ -350,22 +353,27 @@ class Reader:
             plain=plain,
             terms=dial.terms,
             bound=dial.bound,
-            changes=self._changes(len(offers), dial.bound),
+            evidence=self._evidence(len(offers), dial.bound),
             base=base,
             trainings=dial.trainings,
             rows=dial.rows,
             base_accuracy=dial.base_accuracy,
         )
 
-    def _changes(self, offers: int, bound: float) -> list[np.ndarray] | None:
-        if "dial/changes.npy" not in self.files:
-            return None
-        with reading("the part 'dial/changes.npy'"):
-            table = np.load(io.BytesIO(self.files["dial/changes.npy"]), allow_pickle=False)
+    def _evidence(self, offers: int, bound: float) -> Evidence | None:
+        churn = self._values("dial/changes.npy", offers, bound)
+        broken = self._values("dial/broken.npy", offers, 1.0)
+        return Evidence(churn, broken) if len(churn[0]) or len(broken[0]) else None
+
+    def _values(self, name: str, offers: int, bound: float) -> list[np.ndarray]:
+        if name not in self.files:
+            return [np.zeros(0)] * offers
+        with reading(f"the part {name!r}"):
+            table = np.load(io.BytesIO(self.files[name]), allow_pickle=False)
         if table.ndim != 2 or table.dtype.kind != "f" or len(table) != offers or table.shape[1] == 0:
-            raise Refused("load: the part 'dial/changes.npy' must have a row of numbers for each offer.")
+            raise Refused(f"load: the part {name!r} must have a row of numbers for each offer.")
         if not ((table >= 0) & (table <= bound)).all():
-            raise Refused(f"load: the part 'dial/changes.npy' must have values in [0, {bound:g}].")
+            raise Refused(f"load: the part {name!r} must have values in [0, {bound:g}].")
         return list(table)
 
 

@@ -139,11 +139,19 @@ def refuse_nan(rows: Rows, learner: Learner) -> None:
 
 
 class Capability:
-    """What can be trained: by which learner, from which start, with which base."""
+    """What can be trained and served: by which learner, from which start, with which base; ``kept`` may be served."""
 
-    def __init__(self, estimator: Classifier, classes: np.ndarray, base: Base | GivenBase | None, X: Rows) -> None:
+    def __init__(
+        self,
+        estimator: Classifier,
+        classes: np.ndarray,
+        base: Base | GivenBase | None,
+        X: Rows,
+        serve_base: bool = True,
+    ) -> None:
         self.steps, final = split_pipeline(estimator)
         self.base = base
+        self.kept = base if isinstance(base, Base) and serve_base else None
         self.start: BehindPreprocessing | None = None if base is None else base.start(X)
         self.learner: Learner = learner_for(final, training_labels(classes), self.start_model)
         self._reasons: dict[Strategy, str] = {}
@@ -159,10 +167,11 @@ class Capability:
             return "it needs a base."
         if recipe.of == "weights" and self._cannot_average:
             return self._cannot_average
-        asked = (
-            recipe.base_share > 0 or recipe.lean > 0 or recipe.margin is None
-        )  # not its decisions alone, which a table may hold
-        if recipe.of == "proba" and asked and not (self.base is not None and self.base.servable):
+        # Its decisions alone may be in a table when they are needed.
+        asked = recipe.of == "proba" and (recipe.base_share > 0 or recipe.margin is None)
+        if (asked or recipe.lean > 0) and self.kept is None:
+            if isinstance(self.base, Base):
+                return "serve_base=False: the base may not stay in service."
             return "the base is known only by its probabilities of these rows, so that it cannot be served."
         return next(filter(None, (self._cannot_train(one.strategy) for one in recipe.trainings)), "")
 
@@ -298,8 +307,8 @@ class Trainer:
         good = [one for one in map(self.results.__getitem__, recipe.members) if isinstance(one, Member)]
         if not good:
             raise RuntimeError("; ".join(lost))
-        base, share = self.can.base, recipe.base_share
-        if isinstance(base, Base) and (share == 1 or (recipe.margin or 0) >= 1):
+        base, share = self.can.kept, recipe.base_share
+        if base is not None and (share == 1 or (recipe.margin or 0) >= 1):
             return {base: 1.0}, "; ".join(lost)
         served: dict[Part, float] = {one: (1 - share) / len(good) for one in good}
         if recipe.of == "weights":
@@ -308,7 +317,7 @@ class Trainer:
             served = {part: (1 - recipe.lean) * weight for part, weight in served.items()}
             share = (1 - recipe.lean) * share + recipe.lean
         kept = recipe.margin is not None
-        return served | ({base: share} if (share or kept) and isinstance(base, Base) else {}), "; ".join(lost)
+        return served | ({base: share} if (share or kept) and base is not None else {}), "; ".join(lost)
 
     def _lost(self, group: Sequence[Training], what: str) -> list[str]:
         """Which of a group failed, in words."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -207,14 +208,17 @@ def optimal_margin(
 def _least(rows: _Rows, name: str, budgets: list[tuple[np.ndarray, float]]) -> float:
     """The least margin or ratio that keeps budgets."""
     if name == "margin":
-        return _first_left_out(rows.beyond_ratio, budgets)
+        return first_left_out(rows.beyond_ratio, budgets)
     with np.errstate(divide="ignore"):
-        ratio = _first_left_out(np.where(rows.gain > 0, rows.gain / rows.own, 0.0), budgets)
+        ratio = first_left_out(np.where(rows.gain > 0, rows.gain / rows.own, 0.0), budgets)
     return math.nextafter(ratio, math.inf) if ratio > 0 else 0.0  # or rounding lets the row change that sets it
 
 
-def _first_left_out(score: np.ndarray, budgets: list[tuple[np.ndarray, float]]) -> float:
-    """The largest score of a row that cannot change: rows change from the highest score on while budgets last."""
+def first_left_out(score: np.ndarray, budgets: Sequence[tuple[np.ndarray, float]]) -> float:
+    """The largest score of a row that cannot change: rows change from the highest score on while budgets last.
+
+    A budget is what the change of each row costs, and how much the changes may cost together.
+    """
     order = np.argsort(-score, kind="stable")
     ranked = score[order]
     within = np.ones(len(score), dtype=bool)
