@@ -118,7 +118,9 @@ def _auto(search: str, can: Capability, ruler: Ruler) -> ToTry:
     if not can.cannot(ServedMixture(members=1)) and (sticky or not blends):
         blends += along(functools.partial(ServedMixture, members=1))
     distillation = _distillation(search, can)
-    return ToTry(blends + distillation.fixed, distillation.families, distillation.instead, tuple(sticky), FEW if blends else MOST)
+    return ToTry(
+        blends + distillation.fixed, distillation.families, distillation.instead, tuple(sticky), FEW if blends else MOST
+    )
 
 
 def _distillation(search: str, can: Capability) -> ToTry:
