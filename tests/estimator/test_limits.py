@@ -1,21 +1,26 @@
-"""Limits beyond one number: broken decisions beside changed ones."""
+"""Limits beyond one number: broken decisions beside changed ones, budgets of classes and of slices."""
 
 import dataclasses
 import math
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import lowchurn
 from lowchurn import LowChurnClassifier
 from lowchurn.estimator import Candidate
+from lowchurn.estimator._groups import Groups
 from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._measuring import Terms
 from lowchurn.estimator._to_try import aim_below
@@ -193,13 +198,13 @@ def test_limits_are_certified_together(base):
     certificate = model.certificate_
     assert certificate.certified
     (other,) = certificate.beside
-    assert (certificate.of, other.of) == ("churn", "broken decisions")
+    assert (certificate.of, other.of) == ("churn", "the share of broken decisions")
     assert (certificate.max_churn, other.max_churn) == (0.08, 0.03)
-    assert "broken decisions on new rows is at most 0.03" in str(certificate)
+    assert "the share of broken decisions on new rows is at most 0.03" in str(certificate)
     assert "all at once" in str(certificate)
     alone = fitted(base, max_broken=0.03, confidence=0.9).certificate_
     assert alone.certified
-    assert alone.of == "broken decisions"
+    assert alone.of == "the share of broken decisions"
     assert not alone.beside
 
 
@@ -218,7 +223,7 @@ def test_on_traffic_each_limit_is_certified_on_its_rows(base, tmp_path):
 
 
 def test_a_limit_that_is_not_certified_is_named(base):
-    with pytest.warns(UserWarning, match="Not certified: .*What can be certified for broken decisions is"):
+    with pytest.warns(UserWarning, match="Not certified: .*What can be certified for the share of broken decisions is"):
         model = fitted(base, max_churn=0.08, max_broken=0.001, confidence=0.9)
     assert not model.certificate_.certified
 
@@ -253,3 +258,316 @@ def test_coverage_of_two_limits():
         wrong += bool(certify_together(claims, confidence)[1])
     assert wrong / draws <= 0.1 + 3 * math.sqrt(0.09 / draws)
     assert wrong > 0
+
+
+# Budgets of classes
+
+
+def churn_by_class(model, base, rows):
+    before, now = base.predict(X[rows]), model.predict(X[rows])
+    return {label: float(np.mean(now[before == label] != label)) for label in np.unique(Y)}
+
+
+BY_CLASS = {"yes": 0.1, "no": 0.03}
+
+
+@pytest.fixture(scope="module")
+def by_class(base):
+    return fitted(base, max_churn=BY_CLASS)
+
+
+@pytest.mark.parametrize("strategies", ["sticky", "dial", "auto", "distill"])
+def test_classes_keep_their_budgets_with_every_strategy(base, strategies):
+    model = fitted(base, strategies, max_churn=BY_CLASS)
+    assert model.selection_.feasible
+    found = churn_by_class(model, base, HELD_OUT)
+    assert found["yes"] <= 0.1
+    assert found["no"] <= 0.03
+    (name,) = model.selection_.served
+    (row,) = [row for row in model.frontier_ if row.name == name]
+    assert row.churn_by == pytest.approx(found)
+    assert row.record()["churn_by"] == row.churn_by
+    assert "of 0.1 where the base decides 'yes'" in str(model.selection_)
+
+
+def test_each_class_has_the_margin_that_it_would_have_alone(base, by_class):
+    """By hand: the retrain's class unless it beats the base's by no more than the margin of the base's class."""
+    (name,) = by_class.selection_.served
+    (row,) = [row for row in by_class.frontier_ if row.name == name]
+    margins = {label: row.parameters.get(f"margin[{label}]", 0.0) for label in ("maybe", "no", "yes")}
+    assert margins["no"] > margins["maybe"] == 0  # which has no limit
+    retrain = clone(ESTIMATOR).fit(X[:1300], Y[:1300])
+    classes = retrain.classes_.tolist()
+    expected = []
+    for p, kept in zip(retrain.predict_proba(X[NEW]), base.predict(X[NEW]), strict=True):
+        b = classes.index(kept)
+        best = max((j for j in range(3) if j != b), key=lambda j: p[j])
+        margin = max(row.parameters["margin"], margins[kept])
+        expected.append(classes[best] if p[best] - p[b] > margin else kept)
+    np.testing.assert_array_equal(by_class.predict(X[NEW]), expected)
+    proba = by_class.predict_proba(X[NEW])
+    np.testing.assert_array_equal(by_class.classes_[proba.argmax(axis=1)], expected)
+
+
+@pytest.mark.parametrize("strategies", ["sticky", "dial", "auto", "distill"])
+def test_a_class_can_be_frozen(base, strategies):
+    model = fitted(base, strategies, max_churn={"yes": 0, None: 0.08})
+    assert model.selection_.feasible
+    assert churn_by_class(model, base, NEW)["yes"] == 0  # on rows that nothing was measured on
+    assert np.mean(model.predict(X[NEW]) != base.predict(X[NEW])) > 0.005
+
+
+def test_a_frozen_class_of_a_base_that_is_known_by_its_decisions(base):
+    model = LowChurnClassifier(clone(ESTIMATOR), max_churn={"yes": 0, "no": 0.05}, strategies="sticky", random_state=0)
+    model.fit(X[TRAIN], Y[TRAIN], base_proba=base.predict(X[TRAIN]), held_out=HELD_OUT)
+    decided = base.predict(X[NEW])
+    now = model.predict(X[NEW], previous=decided)
+    assert (now[decided == "yes"] == "yes").all()
+    assert (now[decided == "maybe"] != "maybe").any()
+
+
+def test_beside_a_budget_of_all_rows(base):
+    alone = fitted(base, max_churn={"no": 0.05})
+    model = fitted(base, max_churn={"no": 0.05, None: 0.02})
+    assert model.selection_.churn <= 0.02 < alone.selection_.churn
+    assert churn_by_class(model, base, HELD_OUT)["no"] <= 0.05
+    assert not math.isnan(model.selection_.budget_left)
+    only = fitted(base, max_churn={None: 0.02})
+    plain = fitted(base, max_churn=0.02)
+    np.testing.assert_array_equal(only.predict(X[NEW]), plain.predict(X[NEW]))
+    assert str(only.selection_) == str(plain.selection_)
+
+
+def test_budgets_of_classes_on_the_dial_and_in_a_file(base, by_class, tmp_path):
+    by_class.save(tmp_path / "model.skops", dial=True)
+    again = lowchurn.load(tmp_path / "model.skops")
+    assert again.max_churn == BY_CLASS
+    np.testing.assert_array_equal(again.predict_proba(X[NEW]), by_class.predict_proba(X[NEW]))
+    for one in (by_class, again):
+        calmer = one.dial({"no": 0.01, "yes": 0.05})
+        found = churn_by_class(calmer, base, HELD_OUT)
+        assert found["no"] <= 0.01
+        assert found["yes"] <= 0.05
+        assert one.dial(0.02).selection_.churn <= 0.02
+    today = again.dial({"no": 0.02}, traffic=X[TRAFFIC])
+    before = base.predict(X[TRAFFIC])
+    assert np.mean(today.predict(X[TRAFFIC])[before == "no"] != "no") <= 0.02
+    with pytest.raises(ValueError, match="asks for margins of groups, and this model was fitted without"):
+        fitted(base, max_churn=0.05).dial({"no": 0.02})
+
+
+def test_certificates_of_classes(base, tmp_path):
+    model = fitted(base, max_churn={"yes": 0.15, "no": 0.15, "maybe": 0}, confidence=0.8, given={"traffic": X[TRAFFIC]})
+    certificate = model.certificate_
+    assert certificate.certified
+    assert [one.of for one in (certificate, *certificate.beside)] == [
+        "churn where the base decides 'yes'",
+        "churn where the base decides 'no'",
+    ]
+    assert certificate.rows + certificate.beside[0].rows < model.selection_.rows["certify"]
+    model.save(tmp_path / "model.skops", dial=True)
+    again = lowchurn.load(tmp_path / "model.skops")
+    assert again.certificate_ == certificate
+    assert again.dial({"yes": 0.1}).certificate_ == model.dial({"yes": 0.1}).certificate_
+
+
+def test_a_sticky_model_with_budgets_of_classes_is_a_base_like_any_other(by_class, tmp_path):
+    following = LowChurnClassifier(clone(ESTIMATOR), base=by_class, max_churn=0.02, strategies="sticky", random_state=0)
+    following.fit(X[TRAIN], Y[TRAIN], held_out=HELD_OUT)
+    following.save(tmp_path / "following.skops")
+    again = lowchurn.load(tmp_path / "following.skops")
+    np.testing.assert_array_equal(again.predict_proba(X[NEW]), following.predict_proba(X[NEW]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_churn": {"yess": 0.1}}, "unknown class in max_churn 'yess'. Did you mean 'yes'"),
+        ({"max_churn": {"yes": 5}}, "max_churn must be in .* did you mean 0.05"),
+        ({"max_churn": {}}, "max_churn must name at least one class or slice"),
+        ({"max_churn": {"yes": 0, "no": 0}, "confidence": 0.9}, "confidence certifies a budget above 0"),
+        ({"max_churn": 0.1, "by": 1.5}, "by must be the name or the position of a column, or a function of X, got 1.5"),
+        ({"max_churn": 0.1, "by": 12}, "by must be the name of a column or a position from 0 to 11, got 12"),
+        ({"max_churn": 0.1, "by": "region"}, "by='region' is the name of a column, and X has none"),
+        ({"max_churn": 0.1, "by": lambda rows: [1, 2]}, "by must return one value for each of 2500 rows"),
+        ({"max_churn": 0.1, "by": 0}, "by must have at most 1000 different values, got 2500"),
+    ],
+)
+def test_bad_groups(base, options, message):
+    with pytest.raises(ValueError, match=message):
+        fitted(base, **options)
+
+
+# Budgets of slices
+
+
+REGION = np.array(["north", "south", "tiny"])[
+    np.searchsorted([0.6, 0.997], np.random.default_rng(0).uniform(size=6000))
+]
+COLUMNS = [f"x{j}" for j in range(12)]
+FRAME = pd.DataFrame(X, columns=COLUMNS).assign(region=REGION, shop=LABELS % 2)
+TABLE = make_pipeline(ColumnTransformer([("numbers", StandardScaler(), COLUMNS)]), LogisticRegression())
+
+
+@pytest.fixture(scope="module")
+def table_base():
+    return clone(TABLE).fit(FRAME[OLD], Y[OLD])
+
+
+def sliced(table_base, given=None, strategies="sticky", **options):
+    model = LowChurnClassifier(clone(TABLE), base=table_base, strategies=strategies, random_state=0, **options)
+    return model.fit(FRAME[TRAIN], Y[TRAIN], **({"held_out": HELD_OUT} if given is None else given))
+
+
+def churn_by_region(model, base, rows):
+    changed = model.predict(FRAME.iloc[rows]) != base.predict(FRAME.iloc[rows])
+    return {name: float(changed[REGION[rows] == name].mean()) for name in np.unique(REGION)}
+
+
+@pytest.fixture(scope="module")
+def by_region(table_base):
+    return sliced(table_base, max_churn=0.03, by="region")
+
+
+@pytest.mark.parametrize("strategies", ["sticky", "dial", "distill"])
+def test_every_slice_keeps_a_number(table_base, strategies):
+    model = sliced(table_base, max_churn=0.03, by="region", strategies=strategies)
+    found = churn_by_region(model, table_base, HELD_OUT)
+    assert model.selection_.feasible
+    assert found["north"] <= 0.03
+    assert found["south"] <= 0.03
+    assert model.selection_.churn <= 0.03
+    notes = " ".join(model.selection_.notes)
+    assert "Too few rows to measure a limit of their own, since one changed row is above it: 'tiny'" in notes
+    assert "where region is 'north'" in str(model.selection_)
+
+
+def margins_of(model):
+    (name,) = model.selection_.served
+    (row,) = [row for row in model.frontier_ if row.name == name]
+    parameters = row.parameters
+    return {n: max(parameters["margin"], parameters.get(f"margin[{n}]", 0)) for n in ("north", "south", "tiny")}
+
+
+def test_a_small_slice_has_the_margin_of_all_rows(table_base):
+    model = sliced(table_base, max_churn={"tiny": 0.03}, by="region")
+    assert model.selection_.feasible
+    # Nothing else is limited, so that its margin is that which keeps the budget on all rows.
+    everywhere = sliced(table_base, max_churn=0.03)
+    (row,) = [row for row in everywhere.frontier_ if row.name in everywhere.selection_.served]
+    assert margins_of(model)["tiny"] == pytest.approx(row.parameters["margin"], abs=0.02)
+    assert margins_of(model)["north"] == 0
+
+
+def test_a_value_that_was_not_there_gets_the_largest_margin(table_base, by_region):
+    margins = margins_of(by_region)
+    assert len(set(margins.values())) > 1
+    rows = FRAME.iloc[NEW]
+    largest = max(margins, key=margins.get)
+    safest = by_region.predict(rows.assign(region=largest))
+    np.testing.assert_array_equal(by_region.predict(rows.assign(region="moon")), safest)
+    missing = rows.assign(region=None)
+    np.testing.assert_array_equal(by_region.predict(missing), safest)
+    assert (by_region.predict(rows.assign(region=min(margins, key=margins.get))) != safest).any()
+
+
+def test_named_slices_and_all_rows(table_base):
+    model = sliced(table_base, max_churn={"south": 0.01, None: 0.04}, by="region")
+    found = churn_by_region(model, table_base, HELD_OUT)
+    assert found["south"] <= 0.01
+    assert 0.01 < model.selection_.churn <= 0.04
+    with pytest.raises(ValueError, match="unknown slice in max_churn 'suoth'. Did you mean 'south'"):
+        sliced(table_base, max_churn={"suoth": 0.01}, by="region")
+    with pytest.raises(ValueError, match="unknown column in by 'regoin'. Did you mean 'region'"):
+        sliced(table_base, max_churn=0.01, by="regoin")
+
+
+def test_slices_by_name_by_position_and_by_a_function_are_the_same(table_base, by_region):
+    expected = by_region.predict_proba(FRAME[NEW])
+    for by in (12, lambda rows: rows["region"], lambda rows: list(rows["region"])):
+        model = sliced(table_base, max_churn=0.03, by=by)
+        np.testing.assert_array_equal(model.predict_proba(FRAME[NEW]), expected)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix])
+def test_slices_of_arrays(kind):
+    rows = np.column_stack([X, REGION == "south"])
+    estimator = LogisticRegression()
+    older = clone(estimator).fit(kind(rows[OLD]), Y[OLD])
+    model = LowChurnClassifier(estimator, base=older, max_churn={0: 0.01, 1: 0.05}, by=12, strategies="sticky")
+    model.fit(kind(rows[TRAIN]), Y[TRAIN], held_out=HELD_OUT)
+    changed = model.predict(kind(rows[HELD_OUT])) != older.predict(kind(rows[HELD_OUT]))
+    south = REGION[HELD_OUT] == "south"
+    assert changed[south].mean() <= 0.05
+    assert changed[~south].mean() <= 0.01
+
+
+def test_polars(by_region, table_base):
+    model = sliced(table_base, max_churn=0.03, by="region")
+    np.testing.assert_array_equal(model.predict(FRAME[NEW]), by_region.predict(FRAME[NEW]))
+    frame = pl.DataFrame(FRAME.drop(columns="shop"))
+    estimator = make_pipeline(FunctionTransformer(lambda rows: rows.select(COLUMNS).to_numpy()), LogisticRegression())
+    older = clone(estimator).fit(frame[OLD], Y[OLD])
+    model = LowChurnClassifier(estimator, base=older, max_churn=0.03, by="region", strategies="sticky")
+    model.fit(frame[TRAIN], Y[TRAIN], held_out=HELD_OUT)
+    changed = model.predict(frame[TRAIN]) != older.predict(frame[TRAIN])
+    for name in ("north", "south"):
+        assert changed[HELD_OUT][REGION[HELD_OUT] == name].mean() <= 0.03
+
+
+def test_slices_on_traffic_with_previous_decisions_and_in_a_file(table_base, tmp_path):
+    model = sliced(table_base, max_churn=0.03, by="region", given={"traffic": FRAME[TRAFFIC]})
+    found = churn_by_region(model, table_base, np.arange(6000)[TRAFFIC])
+    assert max(found["north"], found["south"]) <= 0.03
+    model.save(tmp_path / "model.skops", dial=True)
+    again = lowchurn.load(tmp_path / "model.skops")
+    assert again.by == "region"
+    rows = FRAME[NEW].assign(region=np.where(REGION[NEW] == "north", "moon", REGION[NEW]))
+    np.testing.assert_array_equal(again.predict_proba(rows), model.predict_proba(rows))
+    previous = table_base.predict(rows)
+    np.testing.assert_array_equal(again.predict(rows, previous=previous), model.predict(rows))
+    np.testing.assert_array_equal(again.dial(0.01).predict(rows), model.dial(0.01).predict(rows))
+    following = LowChurnClassifier(clone(TABLE), base=again, max_churn=0.02, strategies="sticky", random_state=0)
+    following.fit(FRAME[TRAIN], Y[TRAIN], held_out=HELD_OUT)
+    following.save(tmp_path / "following.skops")
+    loaded = lowchurn.load(tmp_path / "following.skops")
+    np.testing.assert_array_equal(loaded.predict_proba(rows), following.predict_proba(rows))
+
+
+def test_a_function_cannot_be_saved(table_base, tmp_path):
+    model = sliced(table_base, max_churn=0.03, by=lambda rows: rows["region"])
+    with pytest.raises(ValueError, match="by= is a function, which cannot be written to this file"):
+        model.save(tmp_path / "model.skops")
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_that_read_alike_are_refused():
+    values = np.array(["1", 1] * 20, dtype=object)
+    with pytest.raises(ValueError, match="by must have values of one kind, got several that read '1'"):
+        Groups.of(lambda rows: values, [np.zeros((40, 1))], np.array([0, 1]))
+
+
+@given(st.lists(st.sampled_from(["a", "b", None, float("nan"), "c"]), min_size=1, max_size=20))
+def test_codes_of_slices(values):
+    column = np.array(values, dtype=object)
+    known = [value for value in values if isinstance(value, str)]
+    if not known:
+        return
+    groups = Groups.of(lambda rows: rows[:, 0], [column[:, None]], np.array([0, 1]))
+    assert groups.names == sorted(set(known))
+    expected = [groups.names.index(value) if isinstance(value, str) else -1 for value in values]
+    assert groups.codes(column[:, None], np.zeros(len(values))).tolist() == expected
+    assert [groups.number(name) for name in groups.names] == list(range(len(groups.names)))
+
+
+def test_whole_numbers_are_found_as_text_as_well():
+    groups = Groups.of(0, [np.array([[3], [7]])], np.array([0, 1]))
+    assert groups.number(7) == groups.number("7") == groups.number(7.0) == 1
+
+
+def test_parameters_survive_a_clone(base):
+    model = LowChurnClassifier(base=base, max_churn={"yes": 0.1, None: 0.02}, by="region", max_broken=0.01)
+    copied = clone(model)
+    assert copied.max_churn == model.max_churn
+    assert copied.by == "region"
+    assert copied.max_broken == 0.01

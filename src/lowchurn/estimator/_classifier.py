@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,8 +19,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from lowchurn._types import ArrayLike, Classifier, Rows
 from lowchurn.estimator._frontier import Selection
+from lowchurn.estimator._groups import By, Groups
 from lowchurn.estimator._labels import WHO, target_labels, unusual
-from lowchurn.estimator._limits import Limits
+from lowchurn.estimator._limits import Limits, budgets
 from lowchurn.estimator._measuring import (
     Offer,
     Ruler,
@@ -40,6 +41,7 @@ from lowchurn.estimator._policy import (
     mixtures,
 )
 from lowchurn.estimator._production import Asked, Base, GivenBase, find_base, find_threshold
+from lowchurn.estimator._rules import rule_that_holds
 from lowchurn.estimator._saving import read_model, write_model
 from lowchurn.estimator._serving import Served
 from lowchurn.estimator._split import (
@@ -79,12 +81,18 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     base : fitted classifier, callable or path, optional
         The model in production: a fitted estimator, a function of X that gives probabilities or labels, an ONNX file
         or a saved model. Without it (and without ``base_proba`` at ``fit``) this is plain retraining.
-    max_churn : float, optional
+    max_churn : float or mapping, optional
         The budget. The most accurate candidate within it on held-out rows is served; with 0 the base itself. Without
-        it, the candidate with the least churn that is at least as accurate as a plain retrain.
+        it, the candidate with the least churn that is at least as accurate as a plain retrain. A mapping contains the
+        budgets of some classes, ``{"positive": 0.05}``: of the rows that the base decides for that class, at most this
+        share changes; with ``by``, those of some slices. Under None it contains the budget of all rows.
     max_broken : float, optional
         At most this share of the held-out rows with labels may be decided rightly by the base and wrongly by what is
         served; beside ``max_churn`` or without it.
+    by : str, int or callable, optional
+        What divides the rows into slices: the name of a column, the position of one in an array, or a function of X
+        that returns one value per row. Each slice then keeps ``max_churn``, or those that it names. A value that was
+        not there at ``fit`` gets the largest margin at prediction.
     churn : {"hard", "soft"}
         Share of changed decisions, or mean divergence from the base's probabilities.
     strategies : list, "auto", "dial" or "paper"
@@ -160,8 +168,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         estimator: Classifier | None = None,
         *,
         base: Asked | str | Path | None = None,
-        max_churn: float | None = None,
+        max_churn: float | Mapping[Any, float] | None = None,
         max_broken: float | None = None,
+        by: By = None,
         churn: str = "hard",
         strategies: Any = "auto",
         select: str = "single",
@@ -179,6 +188,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.base = base
         self.max_churn = max_churn
         self.max_broken = max_broken
+        self.by = by
         self.churn = churn
         self.strategies = strategies
         self.select = select
@@ -260,6 +270,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.threshold_ = find_threshold(self.threshold, base, self.classes_)
         rows = Split(SomeRows(np.arange(len(index)), weight))
         recent = None if traffic is None else self._traffic(traffic, base, X)
+        self._groups = self._find_groups([X] if recent is None else [X, recent.choose])
         if recent is not None and held_out is None and self.max_broken is None:
             rows = Split(rows.train, NO_ROWS)
         elif base is not None:
@@ -300,8 +311,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         X_train = _safe_indexing(X, rows.train.rows)
         data = TrainingRows(X_train, index[rows.train.rows], rows.train.weight, self.classes_, base, asked)
         with progress(self.verbose) as bar:
-            trials = Trials(Trainer(can, data, self.n_jobs, self._seed(), bar), ruler, X_choose)
             limits = Limits() if ruler is None else self._limits(ruler.terms)
+            held = None if ruler is None else rule_that_holds(limits, ruler)
+            trials = Trials(Trainer(can, data, self.n_jobs, self._seed(), bar), ruler, X_choose, held)
             try_all(wanted, trials, Goal(limits, self.confidence, rows.to_certify), bar)
         return trials
 
@@ -316,7 +328,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         elif self.select == "mixture":
             offers = mixtures(trials, ruler, limits.churn, servable)
         most = max((offer.churn for offer in offers if offer.rule is not None), default=math.inf)
-        if not ruler.labelled and most < trials.plain.offer.churn:
+        if trials.held is not None or (not ruler.labelled and most < trials.plain.offer.churn):
             # Without labels changes cannot be told good from bad: those of rows that tie are left to the rule.
             offers = [offer for offer in offers if offer is not trials.plain.offer]
         evidence = None
@@ -355,7 +367,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if choice.why:
             warnings.warn(f"{WHO}: {choice.why}", stacklevel=stacklevel)
         self.selection_ = choices.selection(choice, limits)
-        self._expose(Served(choice.offer.weights, self.classes_, rule=choice.offer.rule, threshold=self.threshold_))
+        rule, groups = choice.offer.rule, self._groups
+        self._expose(Served(choice.offer.weights, self.classes_, None, rule, self.threshold_, groups))
         return choice
 
     def _serve_plain(self, trials: Trials, rows: Split) -> Self:
@@ -371,11 +384,20 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _limits(self, terms: Terms | None = None) -> Limits:
         """The limits, by the rows that they are measured on where these are known."""
-        return (Limits.of if terms is None else terms.limits)(self.max_churn, self.max_broken)
+        if terms is None:
+            return Limits.of(self.max_churn, self.max_broken)
+        return terms.limits(self.max_churn, self.max_broken, self._groups)
+
+    def _find_groups(self, tables: Sequence[Rows]) -> Groups | None:
+        """The groups that have limits of their own."""
+        named = isinstance(self.max_churn, Mapping) and any(key is not None for key in self.max_churn)
+        groups = Groups.of(self.by, tables, self.classes_) if named or self.by is not None else None
+        budgets(self.max_churn, groups)  # refuses names that are not known
+        return groups
 
     def dial(
         self,
-        max_churn: float | None = None,
+        max_churn: float | Mapping[Any, float] | None = None,
         *,
         max_broken: float | None = None,
         confidence: float | None = None,
@@ -387,8 +409,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        max_churn : float, optional
-            The other budget; that of ``fit`` by default.
+        max_churn : float or mapping, optional
+            The other budget; that of ``fit`` by default. Budgets of classes or slices need a ``fit`` with such.
         max_broken : float, optional
             The other limit of broken decisions; that of ``fit`` by default.
         confidence : float, optional
@@ -427,6 +449,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         other.max_broken = self.max_broken if max_broken is None else max_broken
         other.confidence = self.confidence if confidence is None else confidence
         check_parameters(other.get_params(deep=False))
+        if isinstance(other.max_churn, Mapping) and self._groups is None:
+            raise ValueError(
+                f"{WHO}: max_churn={other.max_churn!r} asks for margins of groups, and this model was fitted without. "
+                "Fit with budgets of classes, or with by=."
+            )
         if traffic is not None:
             choices = other._on_traffic(choices, traffic)
             other.frontier_ = choices.seen_in(self.frontier_)
@@ -557,8 +584,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def _ruler(
         self, base: Base | GivenBase, X: Rows, index: np.ndarray, part: SomeRows, traffic: Rows | None
     ) -> tuple[Ruler, Rows]:
-        score, hard = get_score(self.proper_score), self.churn == "hard"
-        return Ruler.on(base, X, index, part, traffic, score=score, hard=hard, threshold=self.threshold_)
+        terms = {"score": get_score(self.proper_score), "hard": self.churn == "hard", "threshold": self.threshold_}
+        return Ruler.on(base, X, index, part, traffic, self._groups, **terms)
 
     def _traffic(self, traffic: Rows, base: Base | GivenBase | None, X: Rows | None = None) -> Traffic:
         """Traffic, checked as rows to predict are."""
@@ -570,7 +597,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         traffic = self._check_new_rows(traffic)
         if X is not None:
             stacked(_safe_indexing(X, np.arange(1)), _safe_indexing(traffic, np.arange(0)))  # of one kind
-        return split_traffic(traffic, self.max_churn, self.confidence, self._seed() or 0)
+        return split_traffic(traffic, Limits.of(self.max_churn, None).tightest, self.confidence, self._seed() or 0)
 
     def __sklearn_clone__(self) -> LowChurnClassifier:
         # The base is fitted and stays so: it is what is compared with, not something to train.

@@ -55,6 +55,10 @@ class Candidate:
         How much more accurate it is than the base on the same rows: ``fixed`` less ``broken``.
     accuracy_change_interval : (float, float)
         The 95 % interval of that paired difference (Tango's).
+    churn_by : dict of str to float
+        Churn among the rows of each class that the base decides, or of each slice, where these have limits.
+    churn_at : dict of str to float
+        Churn that all rows would have at the margin of each of these groups; it stands for small ones.
     models : int
         Models that answer every row where this is served, the base among them where its decisions are kept; 0 where
         there is nothing to serve.
@@ -89,6 +93,8 @@ class Candidate:
     accuracy_change: float = NAN
     accuracy_change_interval: tuple[float, float] = NO_INTERVAL
     models: int = 0
+    churn_by: dict[str, float] = field(default_factory=dict)
+    churn_at: dict[str, float] = field(default_factory=dict)
 
     @property
     def setting(self) -> str:

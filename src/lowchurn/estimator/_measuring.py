@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from lowchurn._estimates import paired_difference, share_of_rows, weighted_mean
 from lowchurn._terminal import one_line
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Frontier
+from lowchurn.estimator._groups import Groups
 from lowchurn.estimator._labels import GONE, WHO
 from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._production import Base, GivenBase, row_count
@@ -33,17 +34,22 @@ from lowchurn.theory._decisions import threshold_values
 class Terms:
     """What a choice among measured candidates is about: hard or soft churn, by which score, on how many rows.
 
-    ``labelled`` are the rows with labels that broken decisions are counted on; 0 where it is not known.
+    ``labelled`` are the rows with labels that broken decisions are counted on, 0 where it is not known; ``groups``
+    the rows of each group that has its churn measured.
     """
 
     hard: bool
     score: str
     rows: float
     labelled: float = 0.0
+    groups: dict[str, float] = dataclasses.field(default_factory=dict)
 
-    def limits(self, max_churn: float | None, max_broken: float | None) -> Limits:
+    def limits(
+        self, max_churn: float | Mapping[Any, float] | None, max_broken: float | None, groups: Groups | None
+    ) -> Limits:
         """Limits that are measured on these rows."""
-        return Limits.of(max_churn, max_broken, self.rows, self.labelled or self.rows)
+        rows_by = self.groups if self.hard else None
+        return Limits.of(max_churn, max_broken, groups, self.rows, self.labelled or self.rows, rows_by)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +87,19 @@ class Ruler:
     hard: bool
     traffic: np.ndarray | None = None  # weights of the rows that churn is measured on, where they are others
     threshold: float | None = None
+    groups: Groups | None = None
+    codes: np.ndarray | None = None  # the number of each row's group
 
     @classmethod
     def on(
-        cls, base: Base | GivenBase, X: Rows, index: np.ndarray, part: SomeRows, traffic: Rows | None, **terms: Any
+        cls,
+        base: Base | GivenBase,
+        X: Rows,
+        index: np.ndarray,
+        part: SomeRows,
+        traffic: Rows | None,
+        groups: Groups | None,
+        **terms: Any,
     ) -> tuple[Ruler, Rows]:
         """What measures on some rows with labels and on traffic, and the rows of both."""
         measured = _safe_indexing(X, part.rows) if len(part.rows) or traffic is None else traffic
@@ -92,12 +107,15 @@ class Ruler:
             measured = stacked(measured, traffic)
         more = row_count(measured) - len(part.rows)
         asked = base.at(X, part.rows) if traffic is None else measured
+        decided = base.decisions(asked)
         return cls(
             y=np.append(index[part.rows], np.full(more, -1)),
             weights=np.append(part.weights, np.zeros(more)),
             base_proba=base.proba(asked),
-            base_decisions=base.decisions(asked),
+            base_decisions=decided,
             traffic=None if traffic is None else np.append(np.zeros(len(part.rows)), np.ones(more)),
+            groups=groups,
+            codes=None if groups is None else groups.codes(measured, decided),
             **terms,
         ), measured
 
@@ -137,7 +155,21 @@ class Ruler:
 
     @property
     def terms(self) -> Terms:
-        return Terms(self.hard, self.score.name, effective_rows(self.churn_weights), effective_rows(self.weights))
+        among = self.churn_weights
+        inside = {name: among[rows] for name, rows in self.each_group()}
+        groups = {name: effective_rows(weights) for name, weights in inside.items() if weights.any()}
+        return Terms(self.hard, self.score.name, effective_rows(among), effective_rows(self.weights), groups)
+
+    def each_group(self) -> Iterator[tuple[str, np.ndarray]]:
+        """The name of each group, and its rows as a mask."""
+        for number, name in enumerate([] if self.groups is None else self.groups.names):
+            yield name, np.asarray(self.codes == number)
+
+    def churn_by(self, changes: np.ndarray) -> dict[str, float]:
+        """The churn of each group that has rows."""
+        among = self.churn_weights
+        inside = ((name, rows) for name, rows in self.each_group() if among[rows].any())
+        return {name: float(np.average(changes[rows], weights=among[rows])) for name, rows in inside}
 
     @property
     def bound(self) -> float:
@@ -186,15 +218,27 @@ class Ruler:
     def churn(self, proba: np.ndarray) -> float:
         return self.mean_change(self.changes(proba))
 
+    def churn_at(self, proba: np.ndarray, rule: Margin) -> dict[str, float]:
+        """The churn that all rows would have at the margin of each group."""
+        if self.groups is None or not rule.groups:
+            return {}
+        beyond = rule.gain(proba, self.base_decisions) - rule.ratio * self.own(proba)
+        margins = np.maximum(rule.margin, rule.groups)
+        found = {margin: self.mean_change(beyond > margin) for margin in set(margins.tolist())}
+        return {name: found[margin] for name, margin in zip(self.groups.names, margins.tolist(), strict=True)}
+
     def spent(self, limit: Limit, proba: np.ndarray) -> float:
         """What probabilities spend of a limit."""
-        return self.churn(proba) if limit.of == "churn" else self.mean(self.base_right & ~self.right(proba))
+        if limit.of == "broken":
+            return self.mean(self.base_right & ~self.right(proba))
+        return self.churn(proba) if limit.on_all else self.churn_by(self.changes(proba)).get(limit.group, 0.0)
 
     def shares(self, limit: Limit) -> np.ndarray:
         """What the change of each row's decision spends of a limit."""
-        if limit.of == "churn":
-            return np.asarray(self.churn_weights / self.churn_weights.sum())
-        return np.asarray(self.weights * self.base_right / self.weights.sum())
+        if limit.of == "broken":
+            return np.asarray(self.weights * self.base_right / self.weights.sum())
+        among = self.churn_weights if limit.on_all else self.churn_weights * (self.codes == limit.number)
+        return np.asarray(among / max(float(among.sum()), 1e-300))
 
     def own(self, proba: np.ndarray) -> np.ndarray:
         """The probability of the base's decision, per row; 0 for a class that is gone."""
@@ -224,6 +268,7 @@ class Ruler:
             fixed=fixed,
             accuracy_change=fixed - broken,
             rows=effective_rows(self.churn_weights),
+            churn_by=self.churn_by(changes),
             **values,
         )
 
@@ -260,9 +305,10 @@ class Tried:
 class Trials:
     """Strategies, trained and measured one after the other; the plain retrain is what they are compared with."""
 
-    def __init__(self, trainer: Trainer, ruler: Ruler | None, X_choose: Rows) -> None:
+    def __init__(self, trainer: Trainer, ruler: Ruler | None, X_choose: Rows, held: Margin | None = None) -> None:
         self.trainer = trainer
         self.ruler = ruler
+        self.held = held  # the rule that keeps all decisions of some groups, whatever is served
         self.X_choose = X_choose
         self.records: list[Tried] = []
         self._probas: dict[Part, np.ndarray] = {}
@@ -303,7 +349,7 @@ class Trials:
 
     def run_rules(self, estimate: Sticky, rules: Iterable[Margin]) -> list[Tried]:
         """Measure an estimate that is trained under rules that keep decisions."""
-        new = [self._tried(dataclasses.replace(estimate, margin=min(one.margin, 1.0)), "", one.ratio) for one in rules]
+        new = [self._tried(dataclasses.replace(estimate, margin=min(one.margin, 1.0)), "", one) for one in rules]
         self.records += new
         return new
 
@@ -314,8 +360,12 @@ class Trials:
         along = strategy.dial_parameter
         if rule is not None and rule.ratio:
             parameters["ratio"] = rule.ratio
-            if not rule.margin:
+            if not rule.margin and not rule.groups:
                 dial, along = rule.ratio / (1 + rule.ratio), "ratio"
+        if rule is not None and rule.groups and self.ruler is not None and self.ruler.groups is not None:
+            parameters |= {f"margin[{n}]": m for n, m in zip(self.ruler.groups.names, rule.groups, strict=True)}
+            margins = np.minimum(rule.margins(len(self.ruler.y), self.ruler.codes), 1.0)
+            dial = self.ruler.mean_change(margins) if along == "margin" else dial
         return Candidate(
             strategy.name,
             parameters,
@@ -326,24 +376,36 @@ class Trials:
             reason=reason,
         )
 
-    def _tried(self, strategy: Strategy, cannot: str, ratio: float = 0.0) -> Tried:
+    def _tried(self, strategy: Strategy, cannot: str, given: Margin | None = None) -> Tried:
         if cannot:
             return Tried(Offer({}, self._candidate(strategy, cannot, "skipped")))
         assert self.ruler is not None
         try:
             recipe = plan([strategy]).recipes[strategy]
             weights, left_out = self.trainer.made(recipe)
-            proba = self.proba(weights)
-            self._refuse_diverged(strategy, proba)
+            self._refuse_diverged(strategy, self.proba(weights))
             rule = None
-            if recipe.margin is not None and not base_alone(weights):
-                rule = dataclasses.replace(self.ruler.plain_rule, margin=recipe.margin, ratio=ratio)
-                proba = rule.proba(proba, self.ruler.base_decisions)
-            candidate = self._candidate(strategy, left_out, rule=rule)
-            return Tried(self.ruler.offer(weights, candidate, proba, rule), proba)
+            if recipe.margin is not None:
+                kept = given or self.held or self.ruler.plain_rule
+                rule = dataclasses.replace(kept, margin=recipe.margin, values=self.ruler.plain_rule.values)
+            return self.ruled(weights, self._candidate(strategy, left_out, rule=rule or self.held), rule)
         except Exception as error:
             reason = f"{type(error).__name__}: {one_line(error)}"
             return Tried(Offer({}, self._candidate(strategy, reason, "failed")))
+
+    def ruled(self, weights: Weights, candidate: Candidate, rule: Margin | None = None) -> Tried:
+        """Models measured under a rule; without one, under that which keeps the decisions of some groups."""
+        assert self.ruler is not None
+        proba, base = self.proba(weights), self.trainer.can.kept
+        if base_alone(weights):
+            return Tried(self.ruler.offer(weights, candidate, proba), proba)
+        if rule is None and self.held is not None:
+            rule = self.held
+            weights = {**weights, **({} if base is None else {base: weights.get(base, 0.0)})}
+        if rule is not None:
+            candidate = dataclasses.replace(candidate, churn_at=self.ruler.churn_at(proba, rule))
+            proba = rule.proba(proba, self.ruler.base_decisions, self.ruler.codes)
+        return Tried(self.ruler.offer(weights, candidate, proba, rule), proba)
 
     def proba(self, weights: Weights) -> np.ndarray:
         """Probabilities of the rows to choose on, summed in the order in which they are served."""

@@ -21,8 +21,14 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
         check_choice(WHO, name, parameters[name], choices)
     bound = get_score(parameters["proper_score"]).bound
     max_churn, soft = parameters["max_churn"], parameters["churn"] == "soft"
-    if max_churn is not None:
-        _check_budget("max_churn", max_churn, hard=not soft)
+    budgets = list(max_churn.values()) if isinstance(max_churn, Mapping) else [max_churn]
+    if not budgets:
+        raise ValueError(f"{WHO}: max_churn must name at least one class or slice, got {max_churn!r}.")
+    for most in budgets if max_churn is not None else ():
+        _check_budget("max_churn", most, hard=not soft)
+    by = parameters["by"]
+    if not (by is None or callable(by) or (isinstance(by, str | int | np.integer) and not isinstance(by, bool))):
+        raise ValueError(f"{WHO}: by must be the name or the position of a column, or a function of X, got {by!r}.")
     if parameters["max_broken"] is not None:
         _check_budget("max_broken", parameters["max_broken"], hard=True)
     for name in ("confidence", "validation_fraction", "threshold"):
@@ -37,13 +43,14 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
         )
     if parameters["confidence"] is None:
         return
-    if not max_churn and (max_churn == 0 or not parameters["max_broken"]):
+    most = max((one for one in budgets if one is not None), default=None)
+    if not most and (most == 0 or not parameters["max_broken"]):
         raise ValueError(f"{WHO}: confidence certifies a budget above 0, got max_churn={max_churn}. Give max_churn.")
     if parameters["max_broken"] == 0:
         raise ValueError(f"{WHO}: confidence certifies a limit above 0, got max_broken=0. Give max_churn=0 to freeze.")
-    if max_churn and soft and (bound is None or max_churn >= bound):
+    if most and soft and (bound is None or most >= bound):
         raise ValueError(
-            f"{WHO}: soft churn can only be certified below the score's bound {bound}, got max_churn={max_churn:g}."
+            f"{WHO}: soft churn can only be certified below the score's bound {bound}, got max_churn={most:g}."
         )
 
 

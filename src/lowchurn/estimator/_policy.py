@@ -14,7 +14,7 @@ import numpy as np
 from lowchurn._estimates import share_of_rows, weighted_mean
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Frontier, Selection
-from lowchurn.estimator._limits import Limits
+from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._measuring import Offer, Ruler, Terms, Trials, Tried
 from lowchurn.estimator._production import Base
 from lowchurn.estimator._serving import OnDial, Part, base_alone, weighted
@@ -61,7 +61,7 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, base: Base | No
             for part, share in parts.items() if weight > 0 else ():
                 served[part] = served.get(part, 0.0) + float(weight) * share
         candidate = Candidate("mixture", {"epsilon": float(f"{epsilon:.3g}")})
-        offers.append(ruler.offer(served, candidate, trials.proba(served)))
+        offers.append(trials.ruled(served, candidate).offer)
     return offers
 
 
@@ -86,7 +86,7 @@ def choose(
         if feasible:
             best = best_of(feasible, terms)
             # Without a margin it may as well be the retrain alone, unless rows that tie are kept.
-            bare = best.rule is not None and best.rule.margin == best.rule.ratio == 0
+            bare = best.rule is not None and best.rule.margin == best.rule.ratio == sum(best.rule.groups) == 0
             return plain if bare and best.churn == plain.churn and plain in offers else best, rule
     return None, rule
 
@@ -215,9 +215,11 @@ class Choices:
                 "churn_interval": (share.low, share.high),
                 "rows": float(len(values)),
             }
+            if ruler.groups is not None:
+                measured["churn_by"] = ruler.churn_by(values)
             candidate = dataclasses.replace(offer.candidate, **measured)
             found.append(dataclasses.replace(offer, candidate=candidate))
-        terms = dataclasses.replace(self.terms, rows=ruler.terms.rows)
+        terms = dataclasses.replace(self.terms, rows=ruler.terms.rows, groups=ruler.terms.groups)
         if evidence is not None and self.evidence is not None:
             evidence = dataclasses.replace(evidence, broken=self.evidence.broken)  # which needs labels
         plain, offers = found[asked.index(self.plain)], found[: len(self.offers)]
@@ -262,9 +264,10 @@ class Choices:
         best = [self.offers.index(one) for one in prefer]
         claims = []
         for limit in limits:
-            values = evidence.churn if limit.of == "churn" else evidence.broken
-            bound = self.bound if limit.of == "churn" else 1.0
-            claims.append(Claim(limit.words, limit.most, {str(k): values[k] for k in order}, bound))
+            if limit.most and not limit.small:  # where no decision may change, the rule of every offer keeps them all
+                bound = self.bound if limit.of == "churn" else 1.0
+                values = {str(k): evidence.values(limit, k) for k in order}
+                claims.append(Claim(limit.words, limit.most, values, bound))
         certificate, accepted = certify_together(claims, confidence, prefer=[str(k) for k in best])
         pick = next((k for k in best if str(k) in accepted), best[0])
         named = tuple((self.offers[int(k)].candidate.name, p) for k, p in certificate.tested)
@@ -298,7 +301,7 @@ class Choices:
             broken=row.broken,
             trainings=self.trainings,
             rows=dict(self.rows),
-            notes=tuple(notes),
+            notes=(*notes, *limits.notes(row)),
             base_accuracy=self.base_accuracy,
             plain_accuracy=self.plain.candidate.accuracy,
             plain_churn=self.plain.candidate.churn,
@@ -313,13 +316,22 @@ class Choices:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What each offer does on each row for the certificate: its churn, and whether it breaks a decision."""
+    """What each offer does on each row for the certificate: its churn, and whether it breaks a decision.
+
+    ``codes`` are the numbers of the groups of the rows with churn.
+    """
 
     churn: Sequence[np.ndarray]
     broken: Sequence[np.ndarray]
+    codes: np.ndarray | None = None
+
+    def values(self, limit: Limit, k: int) -> np.ndarray:
+        """What offer k does of what a limit is about."""
+        values = self.churn[k] if limit.of == "churn" else self.broken[k]
+        return values if limit.whole or self.codes is None else values[self.codes == limit.number]
 
     def covers(self, limits: Limits) -> bool:
-        """Whether there are rows for the certificate of each limit."""
+        """Whether there are rows for the certificate of each kind of limit."""
         return all(len((self.churn if limit.of == "churn" else self.broken)[0]) for limit in limits)
 
 
@@ -334,11 +346,11 @@ def evidence_of(offers: Sequence[Offer], judge: Ruler, X: Rows) -> Evidence:
         kept |= {part: proba for part, proba in each.items() if uses[part] > 1}
         proba = weighted(each, offer.weights)
         if offer.rule is not None:
-            proba = offer.rule.proba(proba, judge.base_decisions)
+            proba = offer.rule.proba(proba, judge.base_decisions, judge.codes)
         alone = base_alone(offer.weights)
         churn.append(judge.changes(proba, alone)[churned])
         broken.append((judge.base_right & ~judge.right(proba, alone))[labelled].astype(float))
-    return Evidence(churn, broken)
+    return Evidence(churn, broken, None if judge.codes is None else judge.codes[churned])
 
 
 def _counted(weights: np.ndarray) -> np.ndarray:

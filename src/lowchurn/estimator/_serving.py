@@ -12,6 +12,7 @@ from sklearn.utils import _safe_indexing
 
 from lowchurn._checks import as_labels
 from lowchurn._types import ArrayLike, Rows
+from lowchurn.estimator._groups import Groups
 from lowchurn.estimator._labels import GONE, WHO, codes, missing_labels, positions, training_labels
 from lowchurn.estimator._production import Base, align, row_count
 from lowchurn.learners import Learner
@@ -111,11 +112,13 @@ class Served:
         features: Sequence[str] | None = None,
         rule: Margin | None = None,
         threshold: float | None = None,
+        groups: Groups | None = None,
     ) -> None:
         self.weights: dict[Part, float] = {part.made(): weight for part, weight in weights.items()}
         self.classes_ = classes
         self.rule = rule
         self.threshold_ = threshold
+        self.groups = groups
         if features is not None:
             self.feature_names_in_ = np.asarray(features, dtype=object)
         (first, *more) = self.weights
@@ -138,7 +141,7 @@ class Served:
                 f"{WHO}: previous holds none of the classes {self.classes_.tolist()[:5]}, got "
                 f"{as_labels(previous).tolist()[:3]}. Labels must be of the same kind on both sides."
             )
-        return self.rule.proba(proba, kept)
+        return self.rule.proba(proba, kept, self._codes(X, kept))
 
     def predict(self, X: Rows, previous: ArrayLike | None = None) -> np.ndarray:
         """What is decided in each row; where the base alone is served, what it decides itself."""
@@ -161,12 +164,16 @@ class Served:
             known |= any(isinstance(part, Base) for part in self.weights)
         elif previous is not None:
             kept = self._given(previous, n)
-        proba = estimate if self.rule is None else self.rule.proba(estimate, kept)
+        proba = estimate if self.rule is None else self.rule.proba(estimate, kept, self._codes(X, kept))
         decided = (
             positions(self.predict(X), self.classes_) if base_alone(self.weights) else decide(proba, self.threshold_)
         )
         plain = Margin(values=threshold_values(self.threshold_))
         return Answers(decided, proba, kept, known, plain.gain(estimate, kept))
+
+    def _codes(self, X: Rows, kept: np.ndarray) -> np.ndarray | None:
+        """The numbers of the groups of rows, where the rule has margins for them."""
+        return None if self.groups is None or self.rule is None or not self.rule.groups else self.groups.codes(X, kept)
 
     def _kept(self, X: Rows, previous: ArrayLike | None) -> np.ndarray:
         """The decisions to keep, as indices; -1 where there is none. Rows without a given one are asked of the base."""

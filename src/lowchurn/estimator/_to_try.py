@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from lowchurn._checks import unknown_name
 from lowchurn.estimator._labels import WHO
 from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._measuring import Ruler, Terms, Trials
+from lowchurn.estimator._rules import between, rules_within
 from lowchurn.estimator._training import Bar, Capability
 from lowchurn.selection._certify import aim_for_certificate
 from lowchurn.selection._search import LambdaSearch, predicted_lambda
@@ -33,7 +34,6 @@ from lowchurn.strategies import (
 )
 from lowchurn.strategies._sticky import TRUST
 from lowchurn.theory import Margin
-from lowchurn.theory._decisions import first_left_out
 
 Family: TypeAlias = Callable[..., Strategy]
 MOST = 3  # trainings of a family, besides the plain retrain
@@ -111,12 +111,13 @@ def _auto(search: str, can: Capability, ruler: Ruler) -> ToTry:
     if not ruler.labelled and sticky:
         return ToTry(sticky=tuple(sticky))
     blends: tuple[Strategy, ...] = ()
+    positions = POSITIONS[::5] if sticky else POSITIONS  # beside sticky decisions a few will do
     if averages:
-        blends += along(functools.partial(Soup, members=FEW_MEMBERS))
+        blends += along(functools.partial(Soup, members=FEW_MEMBERS), positions)
     elif not can.cannot(Interpolate()):
-        blends += along(Interpolate)
+        blends += along(Interpolate, positions)
     if not can.cannot(ServedMixture(members=1)) and (sticky or not blends):
-        blends += along(functools.partial(ServedMixture, members=1))
+        blends += along(functools.partial(ServedMixture, members=1), positions)
     distillation = _distillation(search, can)
     return ToTry(
         blends + distillation.fixed, distillation.families, distillation.instead, tuple(sticky), FEW if blends else MOST
@@ -143,9 +144,9 @@ def _dial(can: Capability) -> tuple[Strategy, ...]:
     return along(Interpolate if can.learner.one_is_enough else functools.partial(Soup, members=MEMBERS))
 
 
-def along(family: Family) -> tuple[Strategy, ...]:
-    """A family at every position of its dial."""
-    return tuple(family(**_class_of(family).at_dial(a)) for a in POSITIONS)
+def along(family: Family, positions: Sequence[float] = POSITIONS) -> tuple[Strategy, ...]:
+    """A family at positions of its dial."""
+    return tuple(family(**_class_of(family).at_dial(a)) for a in positions)
 
 
 def _class_of(family: Any) -> Any:
@@ -198,6 +199,8 @@ def try_all(wanted: ToTry, trials: Trials, goal: Goal, bar: Bar) -> None:
     known = [ColdStart(), *wanted.fixed, *(family() for family in wanted.sticky)]
     bar.expect(len(plan(known).trainings) + wanted.most * len(wanted.families))
     trials.run_plain()
+    if trials.held is not None:  # the retrain itself changes decisions that are held
+        trials.run([ColdStart()])
     for sticky in wanted.sticky:
         try_margins(sticky, trials, goal)
     trials.run(strategy for strategy in wanted.fixed if strategy != ColdStart())
@@ -220,8 +223,8 @@ def try_margins(family: Callable[..., Sticky], trials: Trials, goal: Goal) -> No
     reach = ruler.reach(estimate.proba, strategy.trust)
     margins = {between(one, reach) for one in margins_for(reach, ruler.churn_weights, levels) if one > 0}
     trials.run(family(margin=margin) for margin in sorted({*margins, 1.0}))
-    if aims.broken is not None:
-        trials.run_rules(dataclasses.replace(strategy, trust=0.0), rules_for_broken(ruler, estimate.proba, aims))
+    if aims.broken is not None or aims.grouped:
+        trials.run_rules(dataclasses.replace(strategy, trust=0.0), rules_within(ruler, estimate.proba, aims, LEVELS))
 
 
 def margins_for(reach: np.ndarray, weights: np.ndarray, levels: Iterable[float]) -> list[float]:
@@ -230,40 +233,6 @@ def margins_for(reach: np.ndarray, weights: np.ndarray, levels: Iterable[float])
     ranked, spent = np.append(reach[order], 0.0), np.cumsum(weights[order]) / weights.sum()
     first = np.searchsorted(spent, np.asarray(list(levels)) * (1 + 1e-12), side="right")  # that is left out
     return np.maximum(ranked[first], 0.0).tolist()
-
-
-def rules_for_broken(ruler: Ruler, proba: np.ndarray, aims: Limits) -> list[Margin]:
-    """Rules for a limit of broken decisions: margins on the ratio at many levels of them, and with a margin besides.
-
-    A margin on the ratio is optimal where this limit alone binds; where others do as well, it is a margin and a ratio,
-    the least margin at each of a few ratios that keeps all limits on these rows.
-    """
-    gain, own = ruler.plain_rule.gain(proba, ruler.base_decisions), ruler.own(proba)
-    with np.errstate(divide="ignore"):
-        scores = np.where(gain > 0, gain / own, 0.0)
-    (broken,) = (limit for limit in aims if limit.of == "broken")
-    levels = [*LEVELS, broken.most]
-    ratios = [first_left_out(scores, [(ruler.shares(broken), level)]) for level in levels]
-    alone = {between(ratio, scores, math.inf) for ratio in ratios if ratio > 0}
-    found = [Margin(ratio=ratio) for ratio in sorted(alone - {math.inf})]
-    budgets = [(ruler.shares(limit), limit.most) for limit in aims if ruler.hard or limit.of == "broken"]
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        ratio = round(share * ratios[-1], 4)
-        beyond = gain - ratio * own
-        margin = between(first_left_out(beyond, budgets), beyond)
-        found.append(Margin(margin, ratio))
-    return [rule for rule in dict.fromkeys(found) if 0 < rule.margin + rule.ratio and rule.margin < 1]
-
-
-def between(margin: float, gains: np.ndarray, most: float = 1.0) -> float:
-    """A margin that lets the same rows change, with few digits and away from their gains: rounding changes none."""
-    above = gains[(gains > margin) & np.isfinite(gains)]
-    if margin >= most or len(above) == 0:
-        return most
-    least = float(above.min())
-    middle = (margin + least) / 2
-    shorter = (round(middle, digits) for digits in range(2, 17))
-    return next((value for value in shorter if margin < value < least), middle)
 
 
 def search_lambda(family: Family, trials: Trials, goal: Goal, most: int = MOST) -> bool:
@@ -275,7 +244,7 @@ def search_lambda(family: Family, trials: Trials, goal: Goal, most: int = MOST) 
     assert ruler is not None
     assert plain is not None
     aims = goal.aims(ruler.terms)
-    search = _lambda_search(ruler, plain, aims, most)
+    search = _lambda_search(ruler, plain, aims, most, trials.held)
     if search is None:
         return True  # the plain retrain keeps the budget by itself
     while (lam := search.ask()) is not None:
@@ -294,7 +263,9 @@ def search_lambda(family: Family, trials: Trials, goal: Goal, most: int = MOST) 
     return True
 
 
-def _lambda_search(ruler: Ruler, plain: np.ndarray, aims: Limits, most: int) -> LambdaSearch | None:
+def _lambda_search(
+    ruler: Ruler, plain: np.ndarray, aims: Limits, most: int, held: Margin | None
+) -> LambdaSearch | None:
     """The search, with its first lambda from the plain retrain and the base; None where it is not needed."""
     base = ruler.base_proba
     if not aims:
@@ -304,6 +275,7 @@ def _lambda_search(ruler: Ruler, plain: np.ndarray, aims: Limits, most: int) -> 
         return LambdaSearch(round(float(first), 3), aim=needed, at_one=needed, most=most, seek="least")
 
     def load(proba: np.ndarray) -> float:
+        proba = proba if held is None else held.proba(proba, ruler.base_decisions, ruler.codes)
         return aims.load_of([ruler.spent(limit, proba) for limit in aims])
 
     if load(plain) <= aims.full:
@@ -319,7 +291,9 @@ def aimed(
 
     def aim(limit: Limit) -> float:
         on = dataclasses.replace(terms, rows=limit.rows, hard=terms.hard or limit.of == "broken")
-        return aim_below(limit.most, on, confidence, (certified_rows or {}).get(limit.of, 0))
+        certified = (certified_rows or {}).get(limit.of, 0)
+        inside = 1.0 if limit.whole else min(limit.rows / terms.rows, 1.0)  # about so many of them are of the group
+        return aim_below(limit.most, on, confidence, round(inside * certified))
 
     return limits.lowered(aim)
 

@@ -52,7 +52,7 @@ class Certificate:
     tested : tuple of (name, p-value)
         The candidates in the order of the test, up to the first that failed.
     of : str
-        What is limited, in words: "churn", "broken decisions", or churn in some of the rows.
+        What is limited, in words: "churn", "the share of broken decisions", or churn in some of the rows.
     beside : tuple of Certificate
         The claims about further limits. ``certified`` of the first says that all hold at once, with this confidence;
         that of the others, that each holds by itself.
@@ -81,7 +81,7 @@ class Certificate:
 
     def __str__(self) -> str:
         each = (self, *self.beside)
-        claims = [f"{one.of} on new rows is at most {one.max_churn:.3g}" for one in each]
+        claims = [f"{one._on_new_rows} is at most {one.max_churn:.3g}" for one in each]
         together = "" if len(each) == 1 else ", all at once"
         claim = f"{_listed(claims)} with confidence {self.confidence:.3g}{together}"
         unseen = "that nothing else has seen"
@@ -89,6 +89,11 @@ class Certificate:
         if self.certified:
             return f"Certified: {claim} ({seen})."
         return f"Not certified: {claim} ({seen}). {' '.join(one._cure(len(each) > 1) for one in each)}"
+
+    @property
+    def _on_new_rows(self) -> str:
+        what, _, where = self.of.partition(" where ")
+        return f"{what} on new rows where {where}" if where else f"{what} on new rows"
 
     def _cure(self, named: bool) -> str:
         """What can be certified, and with how many rows the limit could be."""
