@@ -352,7 +352,7 @@ def test_budgets_of_classes_on_the_dial_and_in_a_file(base, by_class, tmp_path):
     today = again.dial({"no": 0.02}, traffic=X[TRAFFIC])
     before = base.predict(X[TRAFFIC])
     assert np.mean(today.predict(X[TRAFFIC])[before == "no"] != "no") <= 0.02
-    with pytest.raises(ValueError, match="asks for margins of groups, and this model was fitted without"):
+    with pytest.raises(ValueError, match="asks for margins of their own, and this model was fitted without"):
         fitted(base, max_churn=0.05).dial({"no": 0.02})
 
 
@@ -478,7 +478,7 @@ def test_named_slices_and_all_rows(table_base):
     assert 0.01 < model.selection_.churn <= 0.04
     with pytest.raises(ValueError, match="unknown slice in max_churn 'suoth'. Did you mean 'south'"):
         sliced(table_base, max_churn={"suoth": 0.01}, by="region")
-    with pytest.raises(ValueError, match="unknown column in by 'regoin'. Did you mean 'region'"):
+    with pytest.raises(ValueError, match="unknown column in by= 'regoin'. Did you mean 'region'"):
         sliced(table_base, max_churn=0.01, by="regoin")
 
 

@@ -386,7 +386,13 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         """The limits, by the rows that they are measured on where these are known."""
         if terms is None:
             return Limits.of(self.max_churn, self.max_broken)
-        return terms.limits(self.max_churn, self.max_broken, self._groups)
+        limits = terms.limits(self.max_churn, self.max_broken, self._groups)
+        if self.confidence is not None and not limits.certifiable:
+            raise ValueError(
+                f"{WHO}: confidence needs a limit that rows can prove, and every class or slice that max_churn names "
+                "has too few rows. Give more rows, or a limit of all rows under None."
+            )
+        return limits
 
     def _find_groups(self, tables: Sequence[Rows]) -> Groups | None:
         """The groups that have limits of their own."""
@@ -451,8 +457,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         check_parameters(other.get_params(deep=False))
         if isinstance(other.max_churn, Mapping) and self._groups is None:
             raise ValueError(
-                f"{WHO}: max_churn={other.max_churn!r} asks for margins of groups, and this model was fitted without. "
-                "Fit with budgets of classes, or with by=."
+                f"{WHO}: max_churn of classes or slices asks for margins of their own, and this model was fitted "
+                "without. Fit with max_churn of classes, or with by=."
             )
         if traffic is not None:
             choices = other._on_traffic(choices, traffic)

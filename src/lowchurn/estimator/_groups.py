@@ -86,7 +86,7 @@ def values_of(by: By, X: Rows) -> np.ndarray:
         return as_labels(X[by])
     if not isinstance(by, int | np.integer):
         if columns:
-            raise unknown_name(WHO, "column in by", by, columns)
+            raise unknown_name(WHO, "column in by=", by, columns)
         raise ValueError(
             f"{WHO}: by={by!r} is the name of a column, and X has none. Give its position, or X as a data frame."
         )

@@ -51,7 +51,7 @@ class Limit:
 
     @property
     def parameter(self) -> str:
-        return f"max_{self.of}={self.most:g}" if self.whole else f"max_{self.of}={{{self.group!r}: {self.most:g}}}"
+        return f"max_{self.of}={self.most:g} {self.where}".rstrip()
 
     @property
     def words(self) -> str:
@@ -132,6 +132,11 @@ class Limits:
     def held(self) -> tuple[int, ...]:
         """The groups in which no decision may change."""
         return tuple(limit.number for limit in self if not limit.whole and limit.most == 0)
+
+    @property
+    def certifiable(self) -> bool:
+        """Whether rows can prove any of them."""
+        return any(limit.most and not limit.small for limit in self)
 
     @property
     def tightest(self) -> float | None:
