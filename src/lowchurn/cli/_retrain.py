@@ -176,7 +176,13 @@ def churn_budgets(who: str, given: Sequence[str] | None) -> float | dict[str | N
 
 
 def score(
-    model: Annotated[Path, Option(help="What `lowchurn retrain` wrote, or a scikit-learn model in a .skops file.")],
+    model: Annotated[
+        Path,
+        Option(
+            help="What `lowchurn retrain` wrote, a scikit-learn model in a .skops file, an .onnx file or a native file "
+            "of a boosting library."
+        ),
+    ],
     data: Annotated[Path, Option(help="Rows to decide: a .csv or .parquet file of any size.")],
     out: Annotated[Path, Option(help="File to write the decisions to, .csv or .parquet.")],
     previous: Annotated[
@@ -188,6 +194,13 @@ def score(
     id: Annotated[str, Option(help="Column of the ids, in --data and in --previous.")] = "id",
     previous_decision: Annotated[str, Option(help="Column of the decisions in --previous.")] = "decision",
     drop: Annotated[list[str] | None, Option(help="Column to leave out. May be repeated.")] = None,
+    classes: Annotated[
+        list[str] | None,
+        Option(
+            "--class",
+            help="Class of an output of the model, in order, where its file has no names of classes. May be repeated.",
+        ),
+    ] = None,
     trust: TrustOption = None,
 ) -> None:
     """Decide the rows of a file, and keep the decisions of last time where the model is sticky.
@@ -198,7 +211,7 @@ def score(
     from lowchurn.retrain import Previous, score_file
 
     before = None if previous is None else Previous(previous, previous_decision)
-    made = score_file(model, data, out, before, id, drop or (), trust or ())
+    made = score_file(model, data, out, before, id, drop or (), trust or (), classes)
     print_line(f"{out}: {_counted(made)}", console_beside([out]))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -111,12 +111,13 @@ def _auto(search: str, can: Capability, ruler: Ruler) -> ToTry:
     if not ruler.labelled and sticky:
         return ToTry(sticky=tuple(sticky))
     blends: tuple[Strategy, ...] = ()
+    positions = POSITIONS[::5] if sticky else POSITIONS  # beside sticky decisions a few will do
     if averages:
-        blends += along(functools.partial(Soup, members=FEW_MEMBERS))
+        blends += along(functools.partial(Soup, members=FEW_MEMBERS), positions)
     elif not can.cannot(Interpolate()):
-        blends += along(Interpolate)
+        blends += along(Interpolate, positions)
     if not can.cannot(ServedMixture(members=1)) and (sticky or not blends):
-        blends += along(functools.partial(ServedMixture, members=1))
+        blends += along(functools.partial(ServedMixture, members=1), positions)
     distillation = _distillation(search, can)
     return ToTry(
         blends + distillation.fixed, distillation.families, distillation.instead, tuple(sticky), FEW if blends else MOST
@@ -143,9 +144,9 @@ def _dial(can: Capability) -> tuple[Strategy, ...]:
     return along(Interpolate if can.learner.one_is_enough else functools.partial(Soup, members=MEMBERS))
 
 
-def along(family: Family) -> tuple[Strategy, ...]:
-    """A family at every position of its dial."""
-    return tuple(family(**_class_of(family).at_dial(a)) for a in POSITIONS)
+def along(family: Family, positions: Sequence[float] = POSITIONS) -> tuple[Strategy, ...]:
+    """A family at positions of its dial."""
+    return tuple(family(**_class_of(family).at_dial(a)) for a in positions)
 
 
 def _class_of(family: Any) -> Any:
