@@ -56,6 +56,7 @@ def broken(model, base, rows):
 CHURN, BROKEN = Limit("churn", 0.02, 100), Limit("broken", 0.01, 50)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 0.1), st.floats(0, 0.1))
 def test_a_candidate_keeps_all_limits_or_is_not_feasible(churn, wrong):
     candidate = Candidate("any", churn=churn, broken=wrong)
@@ -228,7 +229,7 @@ def test_a_limit_that_is_not_certified_is_named(base):
     assert not model.certificate_.certified
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=6), st.floats(0.6, 0.99))
 def test_several_claims_are_the_claim_that_is_hardest(counts, confidence):
     """Accepted together is accepted by each test: a slow twin of the fixed sequence."""
@@ -547,6 +548,7 @@ def test_values_that_read_alike_are_refused():
         Groups.of(lambda rows: values, [np.zeros((40, 1))], np.array([0, 1]))
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", None, float("nan"), "c"]), min_size=1, max_size=20))
 def test_codes_of_slices(values):
     column = np.array(values, dtype=object)

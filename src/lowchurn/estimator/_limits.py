@@ -138,10 +138,11 @@ class Limits:
         """Whether rows can prove any of them."""
         return any(limit.most and not limit.small for limit in self)
 
-    @property
-    def tightest(self) -> float | None:
-        """The smallest limit above 0, which asks for most rows."""
-        return min((limit.most for limit in self if limit.most > 0), default=None)
+    def tightest(self, rows: float = math.nan) -> float | None:
+        """The smallest limit above 0, as a share of ``rows`` rows: the one that asks for most of them."""
+        counted = [limit for limit in self if limit.most > 0 and not limit.small]
+        part = {limit: 1.0 if limit.whole or math.isnan(rows) else limit.rows / rows for limit in counted}
+        return min((limit.most * part[limit] for limit in counted), default=None)
 
     @property
     def frozen(self) -> bool:
