@@ -212,6 +212,7 @@ def read_tried(given: Any, limit: float | None = None, who: str = "html_page") -
     if hasattr(given, "frontier_"):
         served, rows = given.selection_.served, given.selection_.rows
         budget, kind, given = given.max_churn, given.churn, given.frontier_
+        budget = budget.get(None) if isinstance(budget, Mapping) else budget  # that of all rows
     elif isinstance(given, Mapping):
         if "frontier" not in given:
             raise unknown_name(who, "frontier without key", "frontier", given)
