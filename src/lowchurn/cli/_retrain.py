@@ -48,6 +48,9 @@ def retrain(
         list[str] | None,
         Option(help="What to try: dial, auto, sticky, or the name of another strategy. Names may be repeated."),
     ] = None,
+    compress: Annotated[
+        bool, Option("--compress", help="Serve one model, trained to decide as the several that were chosen.")
+    ] = False,
     new: Annotated[
         str | None,
         Option(help="Column that marks rows the base has not seen: true/false, yes/no or 1/0."),
@@ -109,6 +112,7 @@ def retrain(
         select=select,
         search=search,
         strategies=strategies[0] if strategies is not None and len(strategies) == 1 else strategies,
+        compress=compress,
         verbose=int(sys.stderr is not None and sys.stderr.isatty()),
     )
     _show(made, out, report)

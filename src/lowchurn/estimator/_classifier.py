@@ -17,13 +17,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from lowchurn._types import ArrayLike, Classifier, Rows
-from lowchurn.estimator._frontier import Selection
+from lowchurn.estimator._compressing import compress
+from lowchurn.estimator._frontier import Frontier, Selection
 from lowchurn.estimator._labels import WHO, target_labels, unusual
 from lowchurn.estimator._measuring import (
     Offer,
     Ruler,
     Trials,
     check_base,
+    debt,
     decides_otherwise,
     warn_of_base,
     warn_of_few_rows,
@@ -38,7 +40,7 @@ from lowchurn.estimator._policy import (
 )
 from lowchurn.estimator._production import Asked, Base, GivenBase, find_base, find_threshold
 from lowchurn.estimator._saving import read_model, write_model
-from lowchurn.estimator._serving import Served
+from lowchurn.estimator._serving import Served, base_of
 from lowchurn.estimator._split import (
     NO_ROWS,
     SomeRows,
@@ -105,6 +107,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Decides the rows held out, and seeds estimators that have no seed of their own.
     verbose : int
         Show a progress bar.
+    compress : bool
+        Where several models would be served (the base among them, or inside one that continues it), train one of the
+        estimator's own kind on their probabilities and serve that. Measured, budgeted and certified is what is served.
 
     Attributes
     ----------
@@ -161,6 +166,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
+        compress: bool = False,
     ) -> None:
         self.estimator = estimator
         self.base = base
@@ -176,6 +182,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.compress = compress
 
     def fit(
         self,
@@ -235,7 +242,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if given:
             base = GivenBase(base_proba, base_classes, ids, len(index), self.classes_)
         elif model is not None:
-            base = Base(model, self.classes_, base_classes)
+            base = (base_of if answers_as_usual(model) else Base)(model, self.classes_, base_classes)
         elif self.max_churn is not None or self.confidence is not None:
             raise ValueError(
                 f"{WHO}: max_churn and confidence need a base to compare with, got base=None. "
@@ -298,42 +305,57 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if not ruler.labelled and any(offer.rule is not None for offer in offers):
             # Without labels changes cannot be told good from bad: those of rows that tie are left to the rule.
             offers = [offer for offer in offers if offer is not trials.plain.offer]
-        changes = None
+        judges = None
         unseen = None if rows.traffic is None else rows.traffic.certify
         if rows.to_certify:
-            judge, X_certify = self._ruler(base, X, index, rows.certify or NO_ROWS, unseen)
-            changes = certified_changes(offers, judge, X_certify)
+            judges = self._ruler(base, X, index, rows.certify or NO_ROWS, unseen)
         choices = Choices(
             offers=offers,
             plain=trials.plain.offer,
             terms=ruler.terms,
             bound=ruler.bound,
-            changes=changes,
+            changes=None if judges is None else certified_changes(offers, *judges),
             base=servable,
             trainings=trials.trainer.bar.done,
             rows=rows.counts,
             notes=tuple(filter(None, [decides_otherwise(ruler), *trials.notes])),
             base_accuracy=ruler.mean(ruler.base_right),
         )
-        self._choices = choices if any(row.dial >= 0 for row in self.frontier_) else None
 
         def last_resort() -> tuple[Offer, str]:
             assert self.max_churn is not None
             return fall_back(offers, trials, ruler, self.max_churn, servable)
 
-        choice = self._serve(choices, last_resort, stacklevel=4)
+        if self.compress and self.max_churn != 0:
+            goal = Goal(self.max_churn, self.confidence, rows.to_certify)
+            found = compress(trials, choices.teacher(goal, last_resort), goal, rows.traffic)
+            changes = None if judges is None else certified_changes(found.students, *judges)
+            choices = choices.compressed(found, changes, trials.trainer.bar.done)
+            self.frontier_.extend(found.tried)
+        self._choices = choices if any(row.dial >= 0 for row in self.frontier_) else None
+        choice = self._serve(
+            choices, last_resort, stacklevel=4, costs=lambda offer: debt(trials, offer, self.max_churn)
+        )
         if choice.why and all(choice.offer.candidate is not row for row in self.frontier_):
             self.frontier_.append(choice.offer.candidate)
         return self
 
-    def _serve(self, choices: Choices, last_resort: Callable[[], tuple[Offer, str]], stacklevel: int) -> Choice:
+    def _serve(
+        self,
+        choices: Choices,
+        last_resort: Callable[[], tuple[Offer, str]],
+        stacklevel: int,
+        costs: Callable[[Offer], str] = lambda offer: "",
+    ) -> Choice:
         choice = choices.choose(self.max_churn, self.confidence, last_resort)
         self.certificate_ = choice.certificate
         if choice.certificate is not None and not choice.certificate.certified:
             warnings.warn(f"{WHO}: {choice.certificate}", stacklevel=stacklevel)
-        if choice.why:
-            warnings.warn(f"{WHO}: {choice.why}", stacklevel=stacklevel)
-        self.selection_ = choices.selection(choice, self.max_churn)
+        uncompressed = choices.uncompressed(choice, self.max_churn) if self.compress else ""
+        owed = costs(choice.offer)
+        for sentence in filter(None, (choice.why, uncompressed, owed)):
+            warnings.warn(f"{WHO}: {sentence}", stacklevel=stacklevel)
+        self.selection_ = choices.selection(choice, self.max_churn, owed)
         self._expose(Served(choice.offer.weights, self.classes_, rule=choice.offer.rule, threshold=self.threshold_))
         return choice
 
@@ -389,6 +411,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 "save with dial=True to dial what is loaded."
             )
         other = copy.copy(self)
+        other.base = self.base  # which a copy has without its history
         other.max_churn = max_churn
         other.confidence = self.confidence if confidence is None else confidence
         check_parameters(other.get_params(deep=False))
@@ -530,6 +553,16 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             stacked(_safe_indexing(X, np.arange(1)), _safe_indexing(traffic, np.arange(0)))  # of one kind
         return split_traffic(traffic, self.max_churn, self.confidence, self._seed() or 0)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A base that is an earlier release is pickled with what it serves, and without its own base and candidates:
+        # else every release would contain all releases before it.
+        state = dict(super().__getstate__())  # it may be the very __dict__ of the model
+        base = state.get("base")
+        if isinstance(base, LowChurnClassifier) and hasattr(base, "_served"):
+            state["base"] = lean = type(base).__new__(type(base))
+            lean.__dict__.update(vars(base), base=None, _choices=None, frontier_=Frontier())
+        return state
+
     def __sklearn_clone__(self) -> LowChurnClassifier:
         # The base is fitted and stays so: it is what is compared with, not something to train.
         parameters = self.get_params(deep=False)
@@ -550,6 +583,14 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             # Within a budget it can only be so much better than its base.
             tags.classifier_tags.poor_score = inner.classifier_tags.poor_score or self.max_churn is not None
         return tags
+
+
+def answers_as_usual(model: Any) -> bool:
+    """Whether a model is a LowChurnClassifier that answers by what it serves, and not by methods of a subclass."""
+    methods = ("predict", "predict_proba")
+    return isinstance(model, LowChurnClassifier) and all(
+        name not in vars(model) and getattr(type(model), name) is getattr(LowChurnClassifier, name) for name in methods
+    )
 
 
 def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:

@@ -72,6 +72,7 @@ class Ruler:
     hard: bool
     traffic: np.ndarray | None = None  # weights of the rows that churn is measured on, where they are others
     threshold: float | None = None
+    base: Base | GivenBase | None = None
 
     @classmethod
     def on(
@@ -83,14 +84,21 @@ class Ruler:
             measured = stacked(measured, traffic)
         more = row_count(measured) - len(part.rows)
         asked = base.at(X, part.rows) if traffic is None else measured
+        base_proba, base_decisions = base.answers(asked)
         return cls(
             y=np.append(index[part.rows], np.full(more, -1)),
             weights=np.append(part.weights, np.zeros(more)),
-            base_proba=base.proba(asked),
-            base_decisions=base.decisions(asked),
+            base_proba=base_proba,
+            base_decisions=base_decisions,
+            base=base,
             traffic=None if traffic is None else np.append(np.zeros(len(part.rows)), np.ones(more)),
             **terms,
         ), measured
+
+    def take(self, rows: np.ndarray) -> Ruler:
+        """What measures on some of the rows."""
+        parts = {name: getattr(self, name)[rows] for name in ("y", "weights", "base_proba", "base_decisions")}
+        return dataclasses.replace(self, traffic=None if self.traffic is None else self.traffic[rows], **parts)
 
     @property
     def plain_rule(self) -> Margin:
@@ -122,6 +130,10 @@ class Ruler:
     def mean_change(self, values: np.ndarray) -> float:
         """The mean over the rows that churn is measured on."""
         return float(np.average(values, weights=self.churn_weights))
+
+    def proba(self, part: Part, X: Rows) -> np.ndarray:
+        """Probabilities of a model; ``X`` are the rows, about which the base has been asked."""
+        return self.base_proba if part is self.base else part.proba(X)
 
     def decided(self, proba: np.ndarray, alone: bool = False) -> np.ndarray:
         """What is decided in each row, as an index."""
@@ -184,6 +196,9 @@ class Ruler:
         """What could be served, with what it does on these rows."""
         alone = base_alone(weights)
         return Offer(weights, self.measure(candidate, proba, alone), self.cost(proba, alone), rule)
+
+
+DEBT = 0.05  # a share of rows that a budget may cost in accuracy; a retrain in random order gains less in practice
 
 
 class Diverged(RuntimeError):
@@ -287,8 +302,14 @@ class Trials:
         assert self.ruler is not None
         for part in weights:
             if part not in self._probas:
-                self._probas[part] = self.ruler.base_proba if isinstance(part, Base) else part.proba(self.X_choose)
+                self._probas[part] = self.ruler.proba(part, self.X_choose)
         return weighted(self._probas, weights)
+
+    def served_proba(self, offer: Offer) -> np.ndarray:
+        """Probabilities of the rows to choose on that agree with what an offer decides."""
+        assert self.ruler is not None
+        proba = self.proba(offer.weights)
+        return proba if offer.rule is None else offer.rule.proba(proba, self.ruler.base_decisions)
 
     def _refuse_diverged(self, strategy: Strategy, proba: np.ndarray) -> None:
         """A candidate that is no model to serve is a failed one.
@@ -366,9 +387,26 @@ def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, sta
             f"{WHO}: the base is right in {in_base:.1%} of the held-out rows, a plain retrain in {retrained:.1%}. Does "
             "the base get what it gets in production? Likely causes: other columns or another order of them, rows that "
             "are already scaled or encoded (inside a Pipeline the base gets the transformed rows: put the steps into "
-            "the base), class names in another order. Where the world has changed so much, churn is what you want.",
+            "the base), class names in another order. Where the world has changed so much, or earlier releases had "
+            "budgets too small to follow it, churn is what you want.",
             stacklevel=stacklevel + 1,
         )
+
+
+def debt(trials: Trials, offer: Offer, budget: float | None) -> str:
+    """That the budget makes what is served clearly less accurate than a plain retrain, in words; else empty."""
+    ruler, plain = trials.ruler, trials.plain
+    if not budget or ruler is None or plain.proba is None or not ruler.labelled:
+        return ""
+    rights = ruler.right(trials.served_proba(offer), base_alone(offer.weights)), ruler.right(plain.proba)
+    if not clearly_worse(*rights, ruler.weights, points=DEBT):
+        return ""
+    own, retrained = map(ruler.mean, rights)
+    return (
+        f"max_churn={budget:g} costs {100 * (retrained - own):.1f} points of accuracy ({own:.1%} of the held-out rows "
+        f"are right, with a plain retrain {retrained:.1%}), which the next release takes over as a debt: raise "
+        f"max_churn once, up to the plain retrain's churn of {plain.offer.churn:.3g}, or serve a plain retrain once."
+    )
 
 
 def decides_otherwise(ruler: Ruler) -> str:

@@ -22,7 +22,7 @@ from sklearn.utils.validation import assert_all_finite
 from lowchurn._types import Classifier, Model, Rows
 from lowchurn.estimator._labels import WHO, training_labels
 from lowchurn.estimator._production import Asked, Base, GivenBase
-from lowchurn.estimator._serving import Member, OnDial, Part, Weights
+from lowchurn.estimator._serving import Member, OnDial, Part, Weights, parts_of
 from lowchurn.estimator._split import whole_numbers
 from lowchurn.learners import Job, Learner, learner_for
 from lowchurn.learners._all import ALL, blueprint
@@ -144,6 +144,7 @@ class Capability:
     def __init__(self, estimator: Classifier, classes: np.ndarray, base: Base | GivenBase | None, X: Rows) -> None:
         self.steps, final = split_pipeline(estimator)
         self.base = base
+        self.base_parts: Weights = parts_of(base, X) if isinstance(base, Base) else {}
         self.start: BehindPreprocessing | None = None if base is None else base.start(X)
         self.learner: Learner = learner_for(final, training_labels(classes), self.start_model)
         self._reasons: dict[Strategy, str] = {}
@@ -302,8 +303,11 @@ class Trainer:
         served: dict[Part, float] = {one: (1 - share) / len(good) for one in good}
         if recipe.of == "weights":
             served, share = {self._averaged(tuple(good), share): 1.0}, 0.0
-        kept = recipe.margin is not None
-        return served | ({base: share} if (share or kept) and isinstance(base, Base) else {}), "; ".join(lost)
+        if recipe.margin is not None:  # its decisions are kept as well
+            served |= {base: share} if isinstance(base, Base) else {}
+        elif share:
+            served |= {part: share * weight for part, weight in self.can.base_parts.items()}
+        return served, "; ".join(lost)
 
     def _lost(self, group: Sequence[Training], what: str) -> list[str]:
         """Which of a group failed, in words."""

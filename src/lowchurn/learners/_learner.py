@@ -169,6 +169,10 @@ class Learner(abc.ABC):
         """Whether several retrains with other seeds would all be the same."""
         return False
 
+    def contains_base(self, model: Model) -> bool:
+        """Whether a model contains the one that its training started from, and so grows with every release."""
+        return False
+
     def needs_rows(self, model: Model) -> bool:
         """Whether :meth:`average` needs the training rows."""
         return False

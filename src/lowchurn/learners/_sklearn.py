@@ -68,6 +68,9 @@ class RowsLearner(Learner):
                 return f"{who} cannot start from the base: its layers have other sizes."
         return None
 
+    def contains_base(self, model: Any) -> bool:
+        return isinstance(model, GROWING) and len(model.estimators_) > self.estimator.get_params()["n_estimators"]
+
     def cannot_average(self, base: Any) -> str | None:
         if not isinstance(self.estimator, COEFFICIENTS):
             return super().cannot_average(base)

@@ -1,0 +1,220 @@
+"""One model in place of the several that would be served: a student of their probabilities, steered into the budget."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.utils import _safe_indexing
+
+from lowchurn._terminal import one_line
+from lowchurn._types import Rows
+from lowchurn.estimator._frontier import Candidate
+from lowchurn.estimator._measuring import Offer, Ruler, Trials, clearly_worse
+from lowchurn.estimator._production import row_count
+from lowchurn.estimator._serving import Member, base_alone, count_models, weighted
+from lowchurn.estimator._split import Traffic, halves, stacked
+from lowchurn.estimator._to_try import MOST, Goal, aim_below
+from lowchurn.learners import Job, Learner
+from lowchurn.learners._model import BehindPreprocessing
+from lowchurn.selection._search import LambdaSearch, predicted_lambda
+
+NAME = "compressed"
+# Parameters that weigh classes, in scikit-learn and the boosting libraries, and their values without weights.
+UNWEIGHTED = {
+    "class_weight": None,
+    "class_weights": None,
+    "auto_class_weights": None,
+    "scale_pos_weight": 1.0,
+    "is_unbalance": False,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Compression:
+    """Students of what would be served that keep the budget, and this teacher, all measured on the same rows.
+
+    ``tried`` are all that were trained, for the frontier; the teacher is None where the students come from a file.
+    """
+
+    students: Sequence[Offer]
+    teacher: Offer | None = None
+    tried: Sequence[Candidate] = ()
+    traffic: int = 0  # rows of it that churn was measured on
+    less_accurate: frozenset[Offer] = frozenset()  # students that are clearly less accurate than the teacher
+
+    def cost(self, student: Offer) -> str:
+        """What compression costs, in words."""
+        if self.teacher is None:
+            return ""
+        count = count_models(self.teacher.weights)
+        what = f"{count} models" if count > 1 else "a model that contains the base"
+        was, now = self.teacher.candidate, student.candidate
+        accuracy = f"accuracy {was.accuracy:.1%} before and {now.accuracy:.1%} now, "
+        accuracy = "" if math.isnan(was.accuracy) else accuracy
+        return f"Compressed from {what} into one of its own kind: {accuracy}churn {was.churn:.3g} and {now.churn:.3g}."
+
+    def why_not(self, budget: float | None) -> str:
+        """Why no student is served, in words."""
+        trained = [row for row in self.tried if row.status == "trained"]
+        if self.tried and not trained:
+            reasons = "; ".join(dict.fromkeys(row.reason.rstrip(".") for row in self.tried))
+            return f"compress=True: the training of the compressed model failed ({reasons})."
+        if not trained or (budget is not None and any(row.churn <= budget for row in trained)):
+            return "compress=True: the compressed models were trained for another budget, or are not certified."
+        nearest = min(trained, key=lambda row: row.churn)
+        limit = "the accuracy of a plain retrain" if budget is None else f"max_churn={budget:g}"
+        accuracy = "" if math.isnan(nearest.accuracy) else f" and an accuracy of {nearest.accuracy:.1%}"
+        many = "training" if len(trained) == 1 else "trainings"
+        return (
+            f"compress=True: no compressed model keeps {limit}; the nearest of {len(trained)} {many} has a churn "
+            f"of {nearest.churn:.3g}{accuracy}."
+        )
+
+
+def is_large(offer: Offer, trials: Trials) -> bool:
+    """Whether more would be served than one model: several, one that contains the base, or one that keeps decisions."""
+    models = [part.model.model for part in offer.weights if isinstance(part, Member)]
+    grown = any(trials.trainer.can.learner.contains_base(model) for model in models)
+    return count_models(offer.weights) > 1 or offer.rule is not None or grown
+
+
+def without_class_weights(learner: Learner) -> Learner:
+    """The learner of the same estimator without weights of classes: probabilities of a model contain them already."""
+    given = learner.estimator.get_params()
+    weighted_by = {name: value for name, value in UNWEIGHTED.items() if given.get(name) not in (None, value)}
+    if not weighted_by:
+        return learner
+    return type(learner)(learner.unfitted(learner.estimator).set_params(**weighted_by), learner.classes)
+
+
+def compress(trials: Trials, teacher: Offer, goal: Goal, traffic: Traffic | None) -> Compression:
+    """Train students of the teacher until one keeps the budget, or a few have been trained; none of one small model.
+
+    The first aims at the probabilities of the teacher, the next ones at points between these and the base's (see
+    :class:`~lowchurn.selection._search.LambdaSearch`). They are taught on the training rows and on one half of the
+    traffic; churn is measured on the other half, because on rows that it was taught a student looks like its teacher.
+    """
+    if not is_large(teacher, trials):
+        return Compression([])
+    school = School.of(trials, teacher, None if traffic is None else traffic.choose, goal)
+    (first, proba) = school.student(1.0)
+    if proba is not None and goal.budget is not None and first.churn > school.aim:
+        ruler, aim = school.ruler, school.aim
+        nearer = predicted_lambda(proba, ruler.base_proba, keeps=lambda mixed: ruler.churn(mixed) <= aim)
+        search = LambdaSearch(nearer, aim=aim, at_one=first.churn, most=MOST)
+        while (lam := search.ask()) is not None:
+            student, proba = school.student(lam)
+            search.tell(lam, math.nan if proba is None else student.churn)
+    return school.compression(goal.budget)
+
+
+class School:
+    """Teaches students, one after the other, and measures them."""
+
+    def __init__(self, trials: Trials, teacher: Offer, ruler: Ruler, X: Rows, lessons: Lessons, aim: float) -> None:
+        self.trials = trials
+        self.teacher = teacher
+        self.ruler = ruler
+        self.X = X
+        self.lessons = lessons
+        self.aim = aim
+        self.students: list[Offer] = []
+        self.tried: list[Candidate] = []
+        self.less_accurate: set[Offer] = set()
+        self._learner = without_class_weights(trials.trainer.can.learner)
+        self._right = ruler.right(self._asked(teacher), base_alone(teacher.weights))
+
+    @classmethod
+    def of(cls, trials: Trials, teacher: Offer, traffic: Rows | None, goal: Goal) -> School:
+        ruler, X, taught = trials.ruler, trials.X_choose, None
+        assert ruler is not None
+        if traffic is not None and row_count(traffic) > 1:
+            labelled = row_count(X) - row_count(traffic)
+            taught, left = halves(traffic, trials.trainer.seed or 0)
+            rows = np.r_[np.arange(labelled), labelled + left]
+            ruler, X = ruler.take(rows), _safe_indexing(X, rows)
+            taught = _safe_indexing(traffic, taught)
+        aim = math.inf if goal.budget is None else aim_below(
+            goal.budget, ruler.terms, goal.confidence, goal.certified_rows
+        )  # fmt: skip
+        return cls(trials, teacher, ruler, X, Lessons.of(trials, teacher, taught), aim)
+
+    def _asked(self, offer: Offer) -> np.ndarray:
+        """Probabilities of an offer on the rows that students are measured on."""
+        proba = weighted({part: self.ruler.proba(part, self.X) for part in offer.weights}, offer.weights)
+        return proba if offer.rule is None else offer.rule.proba(proba, self.ruler.base_decisions)
+
+    def student(self, lam: float) -> tuple[Offer, np.ndarray | None]:
+        """Train and measure a student whose targets have ``lam`` of the teacher and the rest of the base."""
+        trainer, lessons = self.trials.trainer, self.lessons
+        begin = time.perf_counter()
+        job = Job(lessons.targets(lam), sample_weight=lessons.weight, seed=trainer.seed)
+        (model,) = self._learner.fit_many(lessons.rows, [job], None, trainer.n_jobs)
+        trainer.bar.advance()
+        row = Candidate(NAME, {"lam": lam}, seconds=time.perf_counter() - begin)
+        if not isinstance(model, Exception):
+            member = Member(row.name, BehindPreprocessing(trainer.preprocessing, model), trainer.data.classes)
+            proba = member.proba(self.X)
+            if np.isfinite(proba).all():
+                offer = self.ruler.offer({member: 1.0}, row, proba)
+                if clearly_worse(self.ruler.right(proba), self._right, self.ruler.weights, points=0.01):
+                    self.less_accurate.add(offer)
+                self.students.append(offer)
+                self.tried.append(offer.candidate)
+                return offer, proba
+            model = RuntimeError("its probabilities are not finite.")
+        reason = f"{type(model).__name__}: {one_line(model)}"
+        self.tried.append(Candidate(NAME, {"lam": lam}, status="failed", reason=reason))
+        return Offer({}, row), None
+
+    def compression(self, budget: float | None) -> Compression:
+        teacher = self.ruler.offer(
+            self.teacher.weights, self.teacher.candidate, self._asked(self.teacher), self.teacher.rule
+        )
+        traffic = 0 if self.ruler.traffic is None else int(self.ruler.traffic.sum())
+        students = [one for one in self.students if budget is None or one.churn <= budget * (1 + 1e-9)]
+        return Compression(students, teacher, self.tried, traffic, frozenset(self.less_accurate))
+
+
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """Rows that a student is taught, after the preprocessing, with the probabilities of the teacher and of the base."""
+
+    rows: Rows
+    teacher: np.ndarray
+    base: np.ndarray
+    weight: np.ndarray | None
+
+    @classmethod
+    def of(cls, trials: Trials, teacher: Offer, traffic: Rows | None) -> Lessons:
+        """The training rows and some traffic."""
+        trainer = trials.trainer
+        data, base = trainer.data, trainer.can.base
+        assert base is not None
+        rows, weight = trainer.rows, data.weight
+        proba, base_proba = _answers(teacher, trials, data.X, data.asked)
+        if traffic is not None:
+            ready = traffic if trainer.preprocessing is None else trainer.preprocessing.transform(traffic)
+            rows = stacked(rows, ready)
+            more, more_base = _answers(teacher, trials, traffic, traffic)
+            proba, base_proba = np.concatenate([proba, more]), np.concatenate([base_proba, more_base])
+            weight = None if weight is None else np.append(weight, np.full(len(more), weight.mean()))
+        return cls(rows, proba, base_proba, weight)
+
+    def targets(self, lam: float) -> np.ndarray:
+        """What to aim at, between the base and the teacher."""
+        return self.teacher if lam == 1 else lam * self.teacher + (1 - lam) * self.base
+
+
+def _answers(teacher: Offer, trials: Trials, X: Rows, asked: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of the teacher, which agree with its decisions, and of the base; ``asked`` is what the base is."""
+    base = trials.trainer.can.base
+    assert base is not None
+    base_proba, before = base.answers(asked)
+    each = {part: base_proba if part is base else part.proba(X) for part in teacher.weights}
+    proba = weighted(each, teacher.weights)
+    return (proba if teacher.rule is None else teacher.rule.proba(proba, before)), base_proba
