@@ -19,6 +19,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import lowchurn
 from lowchurn import LowChurnClassifier
+from lowchurn.learners import learner_for
 
 X, LABELS = make_classification(
     9000, 10, n_informative=6, n_classes=3, class_sep=0.9, flip_y=0.05, random_state=0
@@ -342,7 +343,9 @@ def test_a_budget_that_no_student_keeps_is_never_broken():
     """A fresh forest of few random trees cannot decide as another one in all but 3 % of the rows."""
     forest = RandomForestClassifier(10, max_features=1, max_depth=6, random_state=0)
     base = clone(forest).fit(X[rows_of(0)], Y[rows_of(0)])
-    with pytest.warns(UserWarning, match=r"no compressed model keeps max_churn=0.03; the nearest of . trainings has"):
+    with pytest.warns(
+        UserWarning, match=r"no compressed model keeps max_churn=0.03; the nearest of . that were tried has"
+    ):
         model = compressed(base, estimator=forest, max_churn=0.03)
     assert model.selection_.models == 2
     assert 0 < model.selection_.churn <= 0.03
@@ -356,7 +359,7 @@ def test_a_budget_that_no_student_keeps_is_never_broken():
 @pytest.mark.filterwarnings("ignore:.*clearly less accurate")
 @pytest.mark.parametrize(
     ("estimator", "budget"),
-    [(ESTIMATOR, 0.04), (TREE, 0.5), (RandomForestClassifier(20, max_leaf_nodes=8, random_state=0), 0.5)],
+    [(ESTIMATOR, 0.04), (TREE, 0.5), (RandomForestClassifier(20, max_leaf_nodes=8, random_state=0), 0.08)],
 )
 def test_a_compressed_chain_has_a_constant_size(estimator, budget, tmp_path):
     base = clone(estimator).fit(X[rows_of(0)], Y[rows_of(0)])
@@ -370,6 +373,41 @@ def test_a_compressed_chain_has_a_constant_size(estimator, budget, tmp_path):
         pickles.append(len(pickle.dumps(base)))
     assert max(files[2:]) < 1.25 * max(files[:2])
     assert max(pickles[2:]) < 1.25 * max(pickles[:2])
+
+
+def test_trees_of_a_forest_are_exchanged_for_those_of_the_base():
+    """The compressed forest is the mean of its trees, some of the plain retrain and the rest of the base."""
+    forest = RandomForestClassifier(30, min_samples_leaf=5, random_state=0)
+    base = clone(forest).fit(X[rows_of(0)], Y[rows_of(0)])
+    model = compressed(base, estimator=forest, max_churn=0.06)
+    assert model.selection_.trainings == 1
+    assert model.selection_.churn <= 0.06
+    trees = model.model_.estimators_
+    old = [tree for tree in trees if any(tree is other for other in base.estimators_)]
+    assert len(trees) == 30
+    assert 0 < len(old) < 30
+    assert f"compressed(lam={1 - len(old) / 30:.3g}, by=trees)" in model.selection_.served
+    np.testing.assert_allclose(
+        model.predict_proba(X[NEW]), np.mean([tree.predict_proba(X[NEW]) for tree in trees], axis=0), atol=1e-12
+    )
+    assert len(base.estimators_) == 30  # as it was
+
+
+@pytest.mark.parametrize("parts", [1, 5, 10])
+def test_a_forest_keeps_its_size_whatever_the_base_has(parts):
+    learner = learner_for(RandomForestClassifier(10, random_state=0), np.unique(Y))
+    model, base, small, large = (
+        RandomForestClassifier(n, random_state=n).fit(X[:200], Y[:200]) for n in (10, 10, 3, 40)
+    )
+    assert learner.exchangeable(model, base) == 10
+    assert [tree in base.estimators_ for tree in learner.exchange(model, base, parts).estimators_].count(
+        True
+    ) == 10 - parts
+    assert len(learner.exchange(model, large, parts).estimators_) == 10
+    assert len(learner.exchange(model, small, parts).estimators_) == min(10, parts + 3)
+    assert learner.exchangeable(model, LogisticRegression().fit(X[:200], Y[:200])) == 0
+    assert learner.exchangeable(model, clone(base).fit(X[:200], LABELS[:200])) == 0
+    assert learner.exchangeable(model, clone(base).fit(X[:200, :5], Y[:200])) == 0
 
 
 def test_a_model_that_contains_the_base_is_compressed():
@@ -403,6 +441,7 @@ def test_a_base_known_by_a_table_is_compressed_into_a_model_that_needs_no_decisi
     model.fit(X[part], Y[part], base_proba=table)
     assert len(model.predict(X[NEW])) == 1000
     assert model.selection_.models == 1
+    assert "Compressed from a model that keeps decisions into one" in str(model.selection_)
 
 
 def test_weights_of_classes_count_once():

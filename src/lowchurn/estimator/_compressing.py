@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from sklearn.utils import _safe_indexing
@@ -13,7 +15,7 @@ from sklearn.utils import _safe_indexing
 from lowchurn._terminal import one_line
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate
-from lowchurn.estimator._measuring import Offer, Ruler, Trials, clearly_worse
+from lowchurn.estimator._measuring import Offer, Ruler, Trials, Tried, clearly_worse
 from lowchurn.estimator._production import row_count
 from lowchurn.estimator._serving import Member, base_alone, count_models, weighted
 from lowchurn.estimator._split import Traffic, halves, stacked
@@ -23,6 +25,7 @@ from lowchurn.learners._model import BehindPreprocessing
 from lowchurn.selection._search import LambdaSearch, predicted_lambda
 
 NAME = "compressed"
+EXCHANGES = 8  # positions to look at, which take no training
 # Parameters that weigh classes, in scikit-learn and the boosting libraries, and their values without weights.
 UNWEIGHTED = {
     "class_weight": None,
@@ -51,7 +54,9 @@ class Compression:
         if self.teacher is None:
             return ""
         count = count_models(self.teacher.weights)
-        what = f"{count} models" if count > 1 else "a model that contains the base"
+        what = f"{count} models"
+        if count == 1:
+            what = "a model that contains the base" if self.teacher.rule is None else "a model that keeps decisions"
         was, now = self.teacher.candidate, student.candidate
         accuracy = f"accuracy {was.accuracy:.1%} before and {now.accuracy:.1%} now, "
         accuracy = "" if math.isnan(was.accuracy) else accuracy
@@ -68,10 +73,9 @@ class Compression:
         nearest = min(trained, key=lambda row: row.churn)
         limit = "the accuracy of a plain retrain" if budget is None else f"max_churn={budget:g}"
         accuracy = "" if math.isnan(nearest.accuracy) else f" and an accuracy of {nearest.accuracy:.1%}"
-        many = "training" if len(trained) == 1 else "trainings"
         return (
-            f"compress=True: no compressed model keeps {limit}; the nearest of {len(trained)} {many} has a churn "
-            f"of {nearest.churn:.3g}{accuracy}."
+            f"compress=True: no compressed model keeps {limit}; the nearest of {len(trained)} that were tried has a "
+            f"churn of {nearest.churn:.3g}{accuracy}."
         )
 
 
@@ -97,18 +101,19 @@ def compress(trials: Trials, teacher: Offer, goal: Goal, traffic: Traffic | None
     The first aims at the probabilities of the teacher, the next ones at points between these and the base's (see
     :class:`~lowchurn.selection._search.LambdaSearch`). They are taught on the training rows and on one half of the
     traffic; churn is measured on the other half, because on rows that it was taught a student looks like its teacher.
+    Forests need no students: trees of the plain retrain take the place of as many trees of the base as the budget
+    allows. So every budget is within reach, where a student has noise of its own.
     """
     if not is_large(teacher, trials):
         return Compression([])
     school = School.of(trials, teacher, None if traffic is None else traffic.choose, goal)
-    (first, proba) = school.student(1.0)
-    if proba is not None and goal.budget is not None and first.churn > school.aim:
-        ruler, aim = school.ruler, school.aim
-        nearer = predicted_lambda(proba, ruler.base_proba, keeps=lambda mixed: ruler.churn(mixed) <= aim)
-        search = LambdaSearch(nearer, aim=aim, at_one=first.churn, most=MOST)
-        while (lam := search.ask()) is not None:
-            student, proba = school.student(lam)
-            search.tell(lam, math.nan if proba is None else student.churn)
+    if goal.budget is not None and school.exchangeable:
+        school.search(school.exchanged, trials.plain, EXCHANGES)
+        if any(student.churn <= school.aim for student in school.students):
+            return school.compression(goal.budget)
+    first = school.student(1.0)
+    if first.proba is not None and goal.budget is not None and first.offer.churn > school.aim:
+        school.search(school.student, first, MOST)
     return school.compression(goal.budget)
 
 
@@ -125,6 +130,7 @@ class School:
         self.students: list[Offer] = []
         self.tried: list[Candidate] = []
         self.less_accurate: set[Offer] = set()
+        self._exchanged: dict[int, Tried] = {}
         self._learner = without_class_weights(trials.trainer.can.learner)
         self._right = ruler.right(self._asked(teacher), base_alone(teacher.weights))
 
@@ -148,14 +154,54 @@ class School:
         proba = weighted({part: self.ruler.proba(part, self.X) for part in offer.weights}, offer.weights)
         return proba if offer.rule is None else offer.rule.proba(proba, self.ruler.base_decisions)
 
-    def student(self, lam: float) -> tuple[Offer, np.ndarray | None]:
+    def search(self, make: Callable[[float], Tried], at_one: Tried, most: int) -> None:
+        """Make students at a few lambdas until one keeps the aim; ``at_one`` is what there is at 1."""
+        if at_one.proba is None:
+            return
+        ruler, aim = self.ruler, self.aim
+        proba = at_one.proba if len(at_one.proba) == len(ruler.y) else self._asked(at_one.offer)
+        first = predicted_lambda(proba, ruler.base_proba, keeps=lambda mixed: ruler.churn(mixed) <= aim)
+        search = LambdaSearch(first, aim=aim, at_one=ruler.churn(proba), most=most)
+        while (lam := search.ask()) is not None:
+            found = make(lam)
+            search.tell(lam, math.nan if found.proba is None else found.offer.churn)
+
+    def student(self, lam: float) -> Tried:
         """Train and measure a student whose targets have ``lam`` of the teacher and the rest of the base."""
         trainer, lessons = self.trials.trainer, self.lessons
         begin = time.perf_counter()
         job = Job(lessons.targets(lam), sample_weight=lessons.weight, seed=trainer.seed)
         (model,) = self._learner.fit_many(lessons.rows, [job], None, trainer.n_jobs)
         trainer.bar.advance()
-        row = Candidate(NAME, {"lam": lam}, seconds=time.perf_counter() - begin)
+        return self._measured(Candidate(NAME, {"lam": lam}, seconds=time.perf_counter() - begin), model)
+
+    @functools.cached_property
+    def exchangeable(self) -> int:
+        """How many parts of the plain retrain can take the place of parts of the base, on rows as they come."""
+        can, start = self.trials.trainer.can, self.trials.trainer.can.start
+        if start is None or start.preprocessing is not None or self._retrain.preprocessing is not None:
+            return 0
+        return can.learner.exchangeable(self._retrain.model, start.model)
+
+    @property
+    def _retrain(self) -> BehindPreprocessing:
+        (member,) = self.trials.plain.offer.weights
+        assert isinstance(member, Member)
+        return member.model
+
+    def exchanged(self, lam: float) -> Tried:
+        """Measure the model of which ``lam`` is of the plain retrain, one part at least, and the rest of the base."""
+        can, count = self.trials.trainer.can, self.exchangeable
+        parts = max(round(lam * count), 1)
+        if parts not in self._exchanged:
+            row = Candidate(NAME, {"lam": float(f"{parts / count:.3g}"), "by": "trees"})
+            model = can.learner.exchange(self._retrain.model, can.start_model, parts)
+            self._exchanged[parts] = self._measured(row, model)
+        return self._exchanged[parts]
+
+    def _measured(self, row: Candidate, model: Any) -> Tried:
+        """A student among the others, or the reason why there is none."""
+        trainer = self.trials.trainer
         if not isinstance(model, Exception):
             member = Member(row.name, BehindPreprocessing(trainer.preprocessing, model), trainer.data.classes)
             proba = member.proba(self.X)
@@ -165,11 +211,12 @@ class School:
                     self.less_accurate.add(offer)
                 self.students.append(offer)
                 self.tried.append(offer.candidate)
-                return offer, proba
+                return Tried(offer, proba)
             model = RuntimeError("its probabilities are not finite.")
         reason = f"{type(model).__name__}: {one_line(model)}"
-        self.tried.append(Candidate(NAME, {"lam": lam}, status="failed", reason=reason))
-        return Offer({}, row), None
+        failed = Offer({}, Candidate(NAME, row.parameters, status="failed", reason=reason))
+        self.tried.append(failed.candidate)
+        return Tried(failed)
 
     def compression(self, budget: float | None) -> Compression:
         teacher = self.ruler.offer(
@@ -177,7 +224,7 @@ class School:
         )
         traffic = 0 if self.ruler.traffic is None else int(self.ruler.traffic.sum())
         students = [one for one in self.students if budget is None or one.churn <= budget * (1 + 1e-9)]
-        return Compression(students, teacher, self.tried, traffic, frozenset(self.less_accurate))
+        return Compression(students, teacher, self.tried, traffic, frozenset(self.less_accurate) & frozenset(students))
 
 
 @dataclass(frozen=True, eq=False)
