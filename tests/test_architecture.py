@@ -44,7 +44,7 @@ MATHS = FLOOR | {"scoring", "metrics"}
 WORDS = MATHS | {"strategies", "theory"}
 TRAINED = WORDS | {"learners", "nets"}
 CHOSEN = TRAINED | {"selection"}
-FRONT = CHOSEN | {"estimator", "_charts", "_frontier_chart"}
+FRONT = CHOSEN | {"estimator", "_charts", "_frontier_chart", "_tried"}
 ALLOWED = {
     "_checks": {"_types"},
     "_types": set(),
@@ -60,7 +60,8 @@ ALLOWED = {
     "_exits": FLOOR,
     "_model_files": {"_reading", "_terminal", "_types"},
     "_charts": FLOOR,
-    "_frontier_chart": MATHS | {"_charts"},
+    "_tried": MATHS,
+    "_frontier_chart": MATHS | {"_charts", "_tried"},
     "scoring": FLOOR,
     "metrics": FLOOR | {"scoring"},
     "strategies": MATHS,
@@ -71,7 +72,7 @@ ALLOWED = {
     "estimator": FRONT,
     "retrain": FRONT,
     "audit": MATHS,
-    "report": MATHS | {"audit", "_charts", "_frontier_chart"},
+    "report": MATHS | {"audit", "_charts", "_frontier_chart", "_tried"},
     "bench": FRONT | {"_exits"},
     "cli": FRONT | {"_exits", "audit", "report", "bench", "retrain"},
     "__main__": {"cli"},

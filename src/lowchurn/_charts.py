@@ -33,6 +33,14 @@ PAPER = {
     "anchor": "right",
     "distill": "up",
 }
+# What is past the paper has a colour of its own as well, unless a strategy of the paper beside it has that one.
+PAST = {
+    "sticky": (4, "square"),
+    "soup": (5, "diamond"),
+    "served-mix": (6, "down"),
+    "interpolate": (2, "left"),
+    "two-teachers": (3, "right"),
+}
 SPARE = ((5, "diamond"), (4, "square"), (6, "down"), (3, "right"), (2, "left"), (7, "up"), (1, "cross"), (0, "circle"))
 # Corners of the shapes that are no circle, around the middle.
 SHAPES = {
@@ -51,13 +59,16 @@ Pair = tuple[float, float]
 
 
 def series_styles(names: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Name -> colour and shape: fixed for the paper's strategies, the first that are left for others."""
+    """Name -> colour and shape: their own for strategies that have one, the first that are left for others."""
     names = list(dict.fromkeys(names))
-    colours = {name: k for k, name in enumerate(PAPER)}
-    chosen = {name: (colours[name], PAPER[name]) for name in names if name in PAPER}
+    own = {name: (k, shape) for k, (name, shape) in enumerate(PAPER.items())}
+    chosen = {name: own[name] for name in names if name in own}
+    for name in names:
+        if name in PAST and PAST[name][0] not in {colour for colour, _ in chosen.values()}:
+            chosen[name] = PAST[name]
     taken = {colour for colour, _ in chosen.values()}
     free = [style for style in SPARE if style[0] not in taken] or list(SPARE)
-    others = [name for name in names if name not in PAPER]
+    others = [name for name in names if name not in chosen]
     return chosen | {name: free[k % len(free)] for k, name in enumerate(others)}
 
 

@@ -160,8 +160,8 @@ def _unwritable(kind: str) -> ValueError:
     )
 
 
-def labels_from_plain(what: str, labels: Sequence[Label], dtype: str) -> np.ndarray:
-    """What :func:`labels_to_plain` wrote, checked: different from each other, at least two, of the dtype's kind."""
+def labels_from_plain(what: str, labels: Sequence[Label], dtype: str, least: int = 2) -> np.ndarray:
+    """What :func:`labels_to_plain` wrote, checked: different from each other, enough of them, of the dtype's kind."""
     if not _DTYPE.fullmatch(dtype):
         raise Refused(f"load: the classes of {what} have an unknown dtype, {dtype[:40]!r}.")
     with reading(f"the list of classes of {what}"):
@@ -177,6 +177,7 @@ def labels_from_plain(what: str, labels: Sequence[Label], dtype: str) -> np.ndar
             made = np.asarray(labels, dtype=kind)
         # Strings that do not fit the dtype would be cut off in silence.
         same = kind.kind == "M" or made.tolist() == list(labels)
-        if len(labels) < 2 or len(set(made.tolist())) < len(labels) or not same:
-            raise Refused(f"load: the classes of {what} must be at least two different ones, got {labels[:5]}.")
+        if len(labels) < least or len(set(made.tolist())) < len(labels) or not same:
+            few = "one" if least == 1 else "two"
+            raise Refused(f"load: the classes of {what} must be at least {few} different ones, got {labels[:5]}.")
     return made

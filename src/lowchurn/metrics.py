@@ -322,8 +322,13 @@ class OnDial(Protocol):
 
 
 def dial_key(record: OnDial) -> Hashable:
-    """What candidates on one dial have in common: the strategy and its parameters without the position."""
-    return record.strategy, frozenset((k, v) for k, v in record.parameters.items() if k != record.dial_parameter)
+    """What candidates on one dial have in common: the strategy and its parameters without the position.
+
+    A position may have values for groups of rows beside the one for all, such as ``margin[north]`` beside ``margin``.
+    """
+    along = record.dial_parameter
+    apart = ((k, v) for k, v in record.parameters.items() if not (along and k.split("[")[0] == along))
+    return record.strategy, frozenset(apart)
 
 
 def dial_curves(records: Sequence[OnDial]) -> list[list[int]]:

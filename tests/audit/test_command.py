@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import lowchurn as package
-from lowchurn._frontier_chart import read_tried
+from lowchurn._tried import read_tried
 from lowchurn.audit._settings import NAMES, Settings
 from lowchurn.cli import main
 from lowchurn.cli._audit import run_audit

@@ -48,6 +48,7 @@ from lowchurn.strategies import (
     one_hot,
     plan,
 )
+from lowchurn.strategies._sticky import MARGINS
 from lowchurn.theory import Margin, optimal_margin
 from tests.nets.slow_twin import plain_training
 
@@ -87,6 +88,9 @@ SETTINGS = [
     Sticky(2, 0.02, start="both"),
     Sticky(2, 0.02, start="both", toward_base=0.2),
     Sticky(2, 0.9, start="both", toward_base=0.2),
+    Sticky(1, 0.05, trust=5.0),
+    Sticky(3, 0.02, start="warm", average="weights", trust=3.0),
+    Sticky(2, 0.02, start="both", toward_base=0.2, trust=1.0),
 ]
 UNDER_BUDGETS = [
     Within("distill", 0.2),
@@ -171,6 +175,8 @@ class SlowTrial:
                 if most < changed <= strategy.max_churn:
                     best, most = self.answers(choice, test).argmax(axis=1), changed
             return best
+        if isinstance(strategy, Sticky) and strategy.trust:
+            return trusting(strategy, self.answers(strategy, test), self.proba(self.base, test))
         margin = None if strategy.blend is None else strategy.blend.margin
         after = self.answers(strategy, test)
         return after.argmax(axis=1) if margin is None else Margin(margin).decisions(after, before)
@@ -239,7 +245,12 @@ def test_the_ends_of_the_dials():
     retrain = [WarmStart(), Interpolate(0.0), Soup(1), ServedMixture(1, 1.0, start="warm")]
     retrain += [Sticky(1, start="warm"), Sticky(1, start="warm", average="weights")]
     base = [Interpolate(1.0), Soup(3, 1.0), ServedMixture(3, 0.0)]
-    base += [Sticky(2, 1.0, start="both"), Sticky(2, 1.0, start="warm", average="weights"), Sticky(2, toward_base=1.0)]
+    base += [
+        Sticky(2, 1.0, trust=5.0),
+        Sticky(2, 1.0, start="both"),
+        Sticky(2, 1.0, start="warm", average="weights"),
+        Sticky(2, toward_base=1.0),
+    ]
     rows = run_trials(data, SMALL, {trial: [*retrain, *base] for trial in range(4)}, device="cpu")
     found = {(r["trial"], setting_of(r)): r for r in rows}
     for trial in range(4):
@@ -290,7 +301,7 @@ def test_all_margins_of_an_average_come_from_one_average(monkeypatch):
 
 def test_churn_falls_along_the_margin():
     data = load("wine").scaled()
-    for estimate in ({"start": "both"}, {"start": "warm", "average": "weights"}):
+    for estimate in ({"start": "both"}, {"start": "warm", "average": "weights"}, {"trust": 5.0}):
         settings = [Sticky(2, t / 50, **estimate) for t in range(51)]
         churns = [r["churn"] for r in sorted(run_trials(data, SMALL, {0: settings}, device="cpu"), key=at_margin)]
         assert churns == sorted(churns, reverse=True)
@@ -321,6 +332,17 @@ def test_without_rows_for_traffic_a_budget_fails_with_the_reason():
     assert {r["status"] for r in rows if r["strategy"] == "within"} == {"failed: no training rows are left as traffic"}
     with pytest.raises(ValueError, match="bench: method must be one of"):
         Within("soap")
+
+
+def trusting(strategy, p, g):
+    """Row by row: the class whose evidence is farthest beyond a margin that grows with the base's lead."""
+    decided = []
+    for own, base in zip(p, g, strict=True):
+        b = base.argmax()
+        beyond = own - own[b] - strategy.margin * (1 + strategy.trust * (base[b] - base))
+        beyond[b] = 0.0
+        decided.append(beyond.argmax())
+    return np.array(decided)
 
 
 def at_margin(row):
@@ -412,7 +434,7 @@ def test_settings_past_the_paper():
 def test_sticky_settings():
     sticky = settings_of(["sticky"])
     assert sticky == sticky_settings(8)
-    assert len(sticky) == len(set(sticky)) == 9 * 22
+    assert len(sticky) == len(set(sticky)) == 12 * len(MARGINS)
     assert len(plan(sticky).trainings) == 8 + 8
     # They share their warm retrains with the dial, and the first cold one is the cold start.
     everything = settings_of(["all"])
@@ -426,6 +448,8 @@ def test_sticky_settings():
         (8, "both", "proba"),
     }
     assert {e[3] for e in estimates if e[1] == "both"} == {0.0, 0.2, 0.4, 0.6}
+    trusting = {(s.members, s.start, s.average, s.toward_base) for s in sticky if s.trust}
+    assert trusting == {(1, "cold", "proba", 0.0), (8, "warm", "weights", 0.0), (8, "both", "proba", 0.0)}
     assert [start_of(Sticky(start=start)) for start in ("cold", "warm", "both")] == ["cold", "warm", "both"]
     assert start_of(Soup()) == start_of(TwoTeachers(students=2)) == start_of(ServedMixture(start="warm")) == "warm"
 

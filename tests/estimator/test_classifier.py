@@ -64,7 +64,7 @@ def test_a_budget_is_kept_and_costs_little_accuracy():
 
 @pytest.mark.parametrize("search", ["auto", "grid"])
 def test_the_most_accurate_candidate_within_the_budget_is_served(search):
-    model = fit(base=BASE, max_churn=0.05, search=search)
+    model = fit(base=BASE, max_churn=0.05, search=search, strategies="distill")
     inside = [c for c in model.frontier_ if c.churn <= 0.05]
     assert model.selection_.accuracy == max(c.accuracy for c in inside)
     assert len(model.frontier_) == model.selection_.trainings == (10 if search == "grid" else len(model.frontier_))
@@ -283,7 +283,7 @@ def test_where_no_candidate_keeps_the_budget_a_blend_with_the_base_is_served():
         model = fit(forest, base=base, max_churn=0.01, strategies=[ColdStart()])
     assert "base" in model.selection_.served
     assert (model.predict(X[TEST]) != base.predict(X[TEST])).mean() < 0.03
-    with pytest.warns(UserWarning, match="known only by a table .* give base= the model itself.* or set max_churn to"):
+    with pytest.warns(UserWarning, match="known only by a table .*base= the model itself.* or set max_churn to"):
         table = fit(forest, base_proba=base.predict_proba(X[ROWS]), max_churn=0.01, strategies=[ColdStart()])
     assert table.selection_.served == {"cold": 1.0}
     assert not table.selection_.feasible
@@ -327,7 +327,7 @@ def test_saved_models_predict_the_same_bits(select, tmp_path):
 
 
 def test_files_carry_fixed_rows_and_dial_positions_and_older_ones_still_load(tmp_path):
-    model = fit(LOGISTIC, base=BASE, max_churn=0.05)
+    model = fit(LOGISTIC, base=BASE, max_churn=0.05, strategies="distill")
     model.frontier_[0] = dataclasses.replace(model.frontier_[0], dial=0.25)
     model.save(tmp_path / "next.skops")
     again = lowchurn.load(tmp_path / "next.skops").frontier_

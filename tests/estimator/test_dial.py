@@ -24,6 +24,7 @@ from torch import nn
 import lowchurn
 from lowchurn import LowChurnClassifier
 from lowchurn.estimator import Candidate
+from lowchurn.estimator._limits import Limits
 from lowchurn.estimator._measuring import Offer, Terms
 from lowchurn.estimator._policy import choose, spend
 from lowchurn.estimator._production import Base
@@ -322,8 +323,8 @@ def test_what_dial_and_auto_stand_for():
     assert [(c.status, "no weights" in c.reason) for c in forest if c.strategy == "soup"] == [("skipped", True)]
     assert fitted("network")[1].selection_.trainings == 9
     auto = fitted("sgd", strategies="auto")[1]
-    assert {c.strategy for c in auto.frontier_} == {"cold", "soup", "distill"}
-    assert auto.selection_.trainings <= 1 + 8 + 3
+    assert {c.strategy for c in auto.frontier_} == {"cold", "sticky", "soup", "served-mix", "distill"}
+    assert auto.selection_.trainings <= 1 + 4 + 2
 
 
 def test_without_a_base_that_can_be_served_there_is_no_dial():
@@ -410,7 +411,7 @@ def test_a_budget_is_spent_unless_that_is_clearly_worse():
     assert spend(dial, Terms(False, "log", 1000)) == [dial[0]]
     apart = [*dial, offer(0.03, 0.2)]
     assert spend(apart, HARD) == [apart[3], dial[1]]
-    picked, rule = choose(apart, HARD, 0.02, apart[3])
+    picked, rule = choose(apart, HARD, within(0.02), apart[3])
     assert picked is dial[1]
     assert rule == "most accurate within hard churn 0.02"
 
@@ -419,21 +420,21 @@ def test_a_dial_gives_way_only_to_what_is_clearly_better():
     dial = offer(0.010, 0.100, 0.5)
     # A standard error of the difference is at most sqrt((0.01 + 0.01) / 1000) = 0.0045.
     near, far = offer(0.010, 0.097), offer(0.010, 0.095)
-    assert choose([dial, near], HARD, 0.02, near)[0] is dial
-    assert choose([dial, near, far], HARD, 0.02, near)[0] is far
-    assert choose([near, far], HARD, 0.02, near)[0] is far
-    assert choose([dial, near], Terms(False, "log", 1000), 0.02, near)[0] is near  # a score is not a count
+    assert choose([dial, near], HARD, within(0.02), near)[0] is dial
+    assert choose([dial, near, far], HARD, within(0.02), near)[0] is far
+    assert choose([near, far], HARD, within(0.02), near)[0] is far
+    assert choose([dial, near], Terms(False, "log", 1000), within(0.02), near)[0] is near  # a score is not a count
     served = Offer({ONE: 0.5, IN_PRODUCTION: 0.5}, dial.candidate, dial.cost)  # of probabilities: on equal terms
-    assert choose([served, near], HARD, 0.02, near)[0] is near
+    assert choose([served, near], HARD, within(0.02), near)[0] is near
     # The aim holds for all that stands beside a dial.
-    assert choose([offer(0.018, 0.05), dial], HARD, 0.02, near, aim=0.015)[0] is dial
+    assert choose([offer(0.018, 0.05), dial], HARD, within(0.02), near, within(0.015))[0] is dial
 
 
 def test_positions_between_the_aim_and_the_budget_are_the_second_choice():
     dial = [offer(0.004, 0.10, 0.9), offer(0.0095, 0.09, 0.8)]
-    assert choose(dial, HARD, 0.01, dial[0], aim=0.008)[0] is dial[0]
-    assert choose(dial[1:], HARD, 0.01, dial[0], aim=0.008)[0] is dial[1]
-    assert choose(dial[1:], HARD, 0.005, dial[0], aim=0.004)[0] is None
+    assert choose(dial, HARD, within(0.01), dial[0], within(0.008))[0] is dial[0]
+    assert choose(dial[1:], HARD, within(0.01), dial[0], within(0.008))[0] is dial[1]
+    assert choose(dial[1:], HARD, within(0.005), dial[0], within(0.004))[0] is None
 
 
 def test_a_learner_says_whether_its_weights_can_be_averaged():
@@ -534,7 +535,7 @@ def test_the_scale_of_importance_weights_changes_nothing(scale):
 
 
 @pytest.mark.parametrize(
-    ("strategies", "expected"), [("dial", 9), ("auto", 12), (None, 4), ([Soup(2), Soup(2, 0.5)], 3)]
+    ("strategies", "expected"), [("dial", 9), ("auto", 7), (None, 7), ("distill", 4), ([Soup(2), Soup(2, 0.5)], 3)]
 )
 def test_progress_knows_how_many_trainings_there_will_be(strategies, expected, monkeypatch):
     bars = []
@@ -545,6 +546,10 @@ def test_progress_knows_how_many_trainings_there_will_be(strategies, expected, m
     (bar,) = bars
     assert bar.total == expected
     assert bar.done == model.selection_.trainings <= bar.total
+
+
+def within(max_churn):
+    return Limits.of(max_churn, None)
 
 
 def watched(bars, original):

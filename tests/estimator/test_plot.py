@@ -15,8 +15,8 @@ pytest.importorskip("vl_convert")
 from lowchurn import LowChurnClassifier
 from lowchurn._charts import Chart, series_styles
 from lowchurn._estimates import paired_difference
-from lowchurn._frontier_chart import read_tried
 from lowchurn._html import environment
+from lowchurn._tried import read_tried
 from lowchurn.audit import audit
 from lowchurn.estimator import Candidate, Frontier, Selection
 from lowchurn.report import html_page
@@ -44,26 +44,29 @@ def selection(name):
     return Selection({name: 1.0}, "", True, 0.3, 0.86, 0.03, 0.01, 3, {"choose": 1000})
 
 
-def marks(chart, kind, style=""):
-    """Marks of one kind, and of one style where one is given."""
-    return [mark for mark in chart.marks if mark.kind == kind and style in ("", mark.style)]
+def marks(chart, kind, style="", panel=0):
+    """Marks of one kind in a panel (accuracy is the first one), and of one style where one is given."""
+    return [mark for mark in chart.panels[panel].marks if mark.kind == kind and style in ("", mark.style)]
 
 
 def test_dials_are_curves_with_bands_and_others_are_points():
     chart = candidates().plot(selection=selection("soup(members=8, toward_base=0.35)"), max_churn=0.035)
     assert chart.title == "Accuracy against churn"
-    (line,) = marks(chart, "line")
+    line, trained = marks(chart, "line")
+    assert [mark.series for mark in (line, trained)] == ["soup", "distill"]
+    assert trained.points == [(0.019, 0.846), (0.034, 0.851)]  # from the smaller lambda to the larger
     on_dial = [c for c in candidates() if c.strategy == "soup"][::-1]  # from the base to the new model
     assert line.points == [(c.churn, c.accuracy) for c in on_dial]
-    (band,) = marks(chart, "band")
+    band, _ = marks(chart, "band")
     assert len(band.points) == SETTINGS
-    assert [len(marks(chart, "point", style)) for style in ("setting", "point")] == [SETTINGS, 4]
-    (ring,) = [mark for mark in chart.marks if mark.chosen]
+    assert [len(marks(chart, "point", style)) for style in ("setting", "point", "hollow")] == [SETTINGS + 2, 2, 1]
+    ring, below = [mark for mark in chart.marks if mark.chosen]
+    assert ring.title == below.title
     assert ring.title.startswith("soup(members=8, toward_base=0.35): ")
     assert [mark.points for mark in marks(chart, "rule", "limit")] == [[(0.035,)]]
-    assert [len(marks(chart, "cross", style)) for style in ("setting", "error")] == [SETTINGS, 4]
+    assert [len(marks(chart, "cross", style)) for style in ("setting", "error")] == [SETTINGS + 2, 2]
     assert [entry.name for entry in chart.key] == [
-        "cold", "warm", "distill", "soup", "served", "base 84.00%", "budget 3.5%",
+        "plain retrain", "warm", "soup", "distill", "served", "base 84.00%", "budget 3.5%",
     ]  # fmt: skip
 
 
@@ -75,7 +78,7 @@ def test_whiskers_and_bands_are_the_paired_change_against_the_base():
     assert cold.points[2] == pytest.approx((0.84 + change.low, 0.84 + change.high))
     assert "paired" not in chart.notes[-1]
     assert "the change in accuracy against the base on the same rows" in chart.notes[-1]
-    (band,) = marks(chart, "band")
+    band = marks(chart, "band")[0]
     assert [high - low for _, low, high in band.points] == sorted(high - low for _, low, high in band.points)
 
 
@@ -107,9 +110,10 @@ def test_the_chart_is_the_one_of_the_page():
     chart = candidates().plot(selection=selection("soup(members=8, toward_base=0.35)"), max_churn=0.035)
     rows = pd.DataFrame({"id": [1, 2], "prediction": ["a", "b"]})
     page = html_page(audit(rows, rows), frontier=retrained())
-    (panel,) = chart.panels
-    assert panel.__html__() in page
-    assert panel.__html__() in chart.page()
+    assert [panel.title for panel in chart.panels] == ["Accuracy against churn", "Broken decisions against churn"]
+    for panel in chart.panels:
+        assert panel.__html__() in page
+        assert panel.__html__() in chart.page()
     assert chart._repr_svg_() == chart._repr_html_() == chart.svg()
 
 
@@ -146,8 +150,8 @@ def test_the_page_of_the_chart_draws_itself_offline(tmp_path):
         problems = []
         view.on("pageerror", lambda error: problems.append(str(error)))
         view.goto((tmp_path / "frontier.html").as_uri())
-        assert view.locator("svg polyline").count() == 1
-        assert view.locator(".over .setting").count() == SETTINGS
+        assert view.locator("svg polyline").count() == 2 * 2
+        assert view.locator(".over .setting").count() == 2 * (SETTINGS + 2)
         wide = view.evaluate("document.scrollingElement.scrollWidth")
         browser.close()
     assert problems == []
@@ -159,11 +163,15 @@ def test_a_real_model_without_a_dial_is_drawn(tmp_path):
     X = rng.normal(size=(600, 4))
     y = (X[:, 0] + X[:, 1] ** 2 + rng.normal(0, 0.7, 600) > 0.7).astype(int)
     base = LogisticRegression().fit(X[:100], y[:100])
-    model = LowChurnClassifier(base=base, max_churn=0.05, random_state=0).fit(X, y, new=np.arange(600) >= 100)
+    model = LowChurnClassifier(base=base, max_churn=0.05, strategies="distill", random_state=0).fit(
+        X, y, new=np.arange(600) >= 100
+    )
     chart = model.frontier_.plot(tmp_path / "frontier.svg", selection=model.selection_, max_churn=model.max_churn)
     assert marks(chart, "line") == []
-    assert len(marks(chart, "point")) == len(model.frontier_)
-    assert [mark.title.partition(": ")[0] for mark in chart.marks if mark.chosen] == list(model.selection_.served)
+    assert len(marks(chart, "point", "point")) == len(model.frontier_)
+    assert [mark.title.partition(": ")[0] for mark in chart.panels[0].marks if mark.chosen] == list(
+        model.selection_.served
+    )
 
 
 def test_soft_churn_is_shown_as_a_number():

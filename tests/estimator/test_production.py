@@ -301,7 +301,7 @@ def test_a_table_of_answers_is_served_as_near_as_can_be(form):
     base = RandomForestClassifier(5, n_jobs=1, **SEED).fit(X[:200], Y[:200])
     given = base.predict_proba(X) if form == "probabilities" else base.predict(X)
     model = low(LGBMClassifier(n_estimators=5, n_jobs=1, verbose=-1), max_churn=0.001)
-    with pytest.warns(UserWarning, match="give base= the model itself, a function or a file; or set max_churn to 0"):
+    with pytest.warns(UserWarning, match=r"base= the model itself, a function or a file\).* or set max_churn to 0"):
         model.fit(X, Y, held_out=HELD, base_proba=given)
     trained = [row for row in model.frontier_ if row.status == "trained"]
     assert model.selection_.churn == min(row.churn for row in trained)
@@ -369,11 +369,11 @@ def test_a_budget_in_percent_is_recognised(value, hint):
             low(base=GaussianNB().fit(X, Y), max_churn=bad).fit(X, Y)
 
 
-def test_distill_by_name_is_the_default():
+def test_distill_by_name_is_the_distillation_of_the_default():
     base = clone(LOGISTIC).fit(X[:100], Y[:100])
     named, default = (quiet_fit(low(base=base, max_churn=0.03, strategies=s)) for s in ("distill", None))
-    assert repr([r.name for r in named.frontier_]) == repr([r.name for r in default.frontier_])
-    assert (named.predict_proba(X) == default.predict_proba(X)).all()
+    found = [[r.name for r in model.frontier_ if r.strategy == "distill"] for model in (named, default)]
+    assert found[0][: len(found[1])] == found[1]
     assert len(quiet_fit(low(base=base, strategies=[Distill, WarmStart()])).frontier_) > 1
 
 

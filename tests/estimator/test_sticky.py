@@ -16,6 +16,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import lowchurn
 from lowchurn import LowChurnClassifier
+from lowchurn._estimates import paired_difference
 from lowchurn.strategies import Sticky
 
 X, LABELS = make_classification(
@@ -356,3 +357,50 @@ def test_bad_thresholds(base):
         LowChurnClassifier(clone(ESTIMATOR), base=base, threshold=0.3).fit(X[TRAIN], Y[TRAIN])
     with pytest.raises(ValueError, match="threshold must be in"):
         LowChurnClassifier(LogisticRegression(), threshold=1.5).fit(X[TRAIN], BINARY[TRAIN])
+
+
+# What is shown of it
+
+
+def test_candidates_have_the_paired_change_against_the_base_and_the_models_that_answer(base, held_out):
+    rows = len(HELD_OUT)
+    for row in held_out.frontier_.records():
+        assert row["accuracy_change"] == pytest.approx(row["fixed"] - row["broken"])
+        change = paired_difference(row["fixed"], row["broken"], rows, effective=rows)
+        assert row["accuracy_change_interval"] == pytest.approx((change.low, change.high))
+    assert {row.models for row in held_out.frontier_ if row.strategy == "sticky" and row.dial < 1} == {2}
+    assert held_out.frontier_[-1].models == 1  # a margin of 1 is the base alone
+    assert held_out.frontier_[0].models == 1
+    decided = held_out.predict(X[HELD_OUT])
+    won = np.mean(decided == Y[HELD_OUT]) - np.mean(base.predict(X[HELD_OUT]) == Y[HELD_OUT])
+    assert held_out.selection_.accuracy_change == pytest.approx(won)
+
+
+def test_the_change_is_measured_on_the_rows_with_labels_and_churn_on_traffic(base):
+    row = fitted(base, traffic=X[TRAFFIC], held_out=HELD_OUT).frontier_[0]
+    change = paired_difference(row.fixed, row.broken, len(HELD_OUT))
+    assert row.rows == 1500
+    assert row.accuracy_change_interval == pytest.approx((change.low, change.high))
+
+
+def test_what_the_selection_gives_in_words(held_out, on_traffic):
+    chosen = held_out.selection_
+    words = str(chosen)
+    assert chosen.budget_left == pytest.approx(0.05 - chosen.churn)
+    assert f"{(0.05 - chosen.churn) / 0.05:.0%} of the budget is left" in words
+    assert chosen.accuracy_cost == pytest.approx(held_out.frontier_[0].accuracy - chosen.accuracy)
+    assert f"a plain retrain {chosen.plain_accuracy:.1%} with churn {chosen.plain_churn:.3g}" in words
+    assert "2 models answer every row." in words
+    assert words == " ".join(chosen.sentences)
+    assert f"A plain retrain has a churn of {on_traffic.selection_.plain_churn:.3g}." in str(on_traffic.selection_)
+
+
+def test_a_dial_on_other_traffic_has_a_frontier_of_its_own(base, on_traffic):
+    today = X[NEW]
+    dialled = on_traffic.dial(0.1, traffic=today)
+    plain = clone(ESTIMATOR).fit(X[TRAIN], Y[TRAIN])
+    churn = np.mean(plain.predict(today) != base.predict(today))
+    assert dialled.frontier_[0].churn == dialled.selection_.plain_churn == pytest.approx(churn)
+    assert [row.name for row in dialled.frontier_] == [row.name for row in on_traffic.frontier_]
+    assert on_traffic.frontier_[0].churn != dialled.frontier_[0].churn
+    assert on_traffic.dial(0.1).frontier_ is on_traffic.frontier_

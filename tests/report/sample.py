@@ -110,3 +110,40 @@ def retrained():
         "selection": {"served": {served: 1.0}},
         "frontier": points,
     }
+
+
+MARGINS = 41
+
+
+def stuck(labelled=True):
+    """As ``lowchurn retrain --report`` writes it: two sticky curves, a blend and distillation; or traffic alone."""
+
+    def sticky(toward_base, k):
+        margin = round(k / (MARGINS - 1), 3)
+        churn = 0.061 * (1 - margin) ** 2
+        found = {"members": 1, "margin": margin, "start": "cold", "average": "proba", "toward_base": toward_base}
+        gain = (0.2 - 0.1 * toward_base) * churn * (2 - margin)
+        return record("sticky", "", churn, gain, parameters=found, dial=margin, dial_parameter="margin", models=2)
+
+    points = [record("cold", "", 0.061, 0.0115, models=1)]
+    points += [sticky(share, k) for share in ((0.0, 0.4) if labelled else (0.0,)) for k in range(MARGINS)]
+    if labelled:
+        for k in range(51):
+            found = {"members": 1, "lam": round(1 - k / 50, 2), "start": "cold"}
+            churn = 0.061 * found["lam"]
+            on_dial = {"parameters": found, "dial": k / 50, "dial_parameter": "lam", "models": 2}
+            points.append(record("served-mix", "", churn, 0.16 * churn * (1.2 - 0.2 * found["lam"]), **on_dial))
+        for lam in (0.2, 0.1, 0.5):
+            found = {"lam": lam, "start": "cold"}
+            points.append(record("distill", "", 0.05 * lam + 0.01, 0.006 * lam, parameters=found, models=1))
+    else:
+        unknown = dict.fromkeys(("accuracy", "broken", "fixed", "accuracy_interval"))
+        points = [point | unknown for point in points]
+    for point in points:
+        point["setting"] = ", ".join(f"{name}={value}" for name, value in point.get("parameters", {}).items())
+    served = next(p for p in points if p["strategy"] == "sticky" and p["churn"] <= 0.019)
+    return {
+        "parameters": {"max_churn": 0.02, "churn": "hard"},
+        "selection": {"served": {f"sticky({served['setting']})": 1.0}, "rows": {} if labelled else {"traffic": 4000}},
+        "frontier": points,
+    }

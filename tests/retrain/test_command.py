@@ -118,6 +118,65 @@ def test_a_dial_from_files(folder, table, tmp_path, lowchurn_cli):
     np.testing.assert_array_equal(there_and_back.predict_proba(rows), first.predict_proba(rows))
 
 
+def printed_table(stdout):
+    """The rows of the table that the commands print first."""
+    head, *rows = stdout.splitlines()[:4]
+    assert head.split()[0] == "accuracy"
+    return {row[:13].strip(): row[13:].split() for row in rows}
+
+
+@pytest.mark.parametrize("strategies", ["sticky", "distill", "dial"])
+def test_base_plain_retrain_and_served_model_are_printed_and_reported_beside_each_other(
+    folder, tmp_path, lowchurn_cli, strategies
+):
+    out, report = tmp_path / "next.skops", tmp_path / "report.json"
+    result = lowchurn_cli(
+        "retrain", "--data", folder / "rows.parquet", "--target", "label", "--base", folder / "prod.skops",
+        "--max-churn", "0.01", "--new", "fresh", "--weight", "w", "--out", out, "--report", report,
+        "--strategies", strategies,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    told, found = json.loads(report.read_text()), lowchurn.load(out)
+    selection, plain = found.selection_, found.frontier_[0]
+    shown = printed_table(result.stdout)
+    assert list(shown) == [row["model"] for row in told["compared"]] == ["base", "plain retrain", "served"]
+    for row in told["compared"]:
+        shares = [f"{100 * row[name]:.2f}%" for name in ("accuracy", "churn", "broken", "fixed")]
+        assert shown[row["model"]] == [*shares, str(row["models"])]
+    base, retrained, served = told["compared"]
+    assert (base["accuracy"], base["churn"]) == (selection.base_accuracy, 0)
+    assert (retrained["accuracy"], retrained["churn"]) == (plain.accuracy, plain.churn)
+    assert (served["accuracy"], served["churn"]) == (selection.accuracy, selection.churn)
+    assert served["models"] == selection.models == (2 if next(iter(selection.served)).startswith("sticky") else 1)
+    assert all(sentence in result.stdout.splitlines() for sentence in selection.sentences)
+    assert told["selection"]["budget_left"] == pytest.approx(0.01 - selection.churn)
+    assert told["selection"]["accuracy_cost"] == pytest.approx(plain.accuracy - selection.accuracy)
+
+
+def test_what_is_not_measured_is_a_dash_and_null(folder, table, tmp_path, lowchurn_cli):
+    table.drop(columns="label").to_csv(tmp_path / "traffic.csv", index=False)
+    report = tmp_path / "report.json"
+    result = lowchurn_cli(
+        "retrain", "--data", folder / "rows.csv", "--target", "label", "--base", folder / "prod.skops", "--max-churn",
+        "0.05", "--traffic", tmp_path / "traffic.csv", "--strategies", "sticky", "--out", tmp_path / "next.skops",
+        "--report", report,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert all(cells[0] == "-" and cells[2:4] == ["-", "-"] for cells in printed_table(result.stdout).values())
+    assert [row["accuracy"] for row in json.loads(report.read_text())["compared"]] == [None] * 3
+
+
+def test_the_base_unchanged_is_named_and_a_first_training_has_nothing_to_compare(folder, tmp_path, lowchurn_cli):
+    command = ["retrain", "--data", folder / "rows.csv", "--target", "label", "--out", tmp_path / "next.skops"]
+    result = lowchurn_cli(*command, "--base", folder / "prod.skops", "--max-churn", "0")
+    assert "This is the base unchanged" in result.stdout
+    shown = printed_table(result.stdout)
+    assert shown["served"] == shown["base"]
+    report = tmp_path / "report.json"
+    assert lowchurn_cli(*command, "--report", report).stdout.startswith("cold: plain retrain, there is no base.")
+    assert json.loads(report.read_text())["compared"] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -122,7 +122,7 @@ def test_the_neutral_setting_is_a_cold_start(cls):
 @pytest.mark.parametrize("cls", strategies.ALL, ids=lambda cls: cls.__name__)
 def test_parameters_out_of_range_are_refused(cls):
     for field in dataclasses.fields(cls):
-        bad = {"start": "lukewarm", "focus": -1.0}.get(field.name, 1.3)
+        bad = {"start": "lukewarm", "focus": -1.0, "trust": -1.0}.get(field.name, 1.3)
         with pytest.raises(ValueError, match=f"{cls.__name__}: {field.name} must be"):
             cls(**{field.name: bad})
 

@@ -18,7 +18,7 @@ from unittest import mock
 
 from lowchurn.cli import main
 
-CODES = {"audit": {0, 1, 2, 3}, "retrain": {0, 1, 2}, "dial": {0, 1, 2}, "bench": {0, 1, 2}}
+CODES = {"audit": {0, 1, 2, 3}, "retrain": {0, 1, 2}, "dial": {0, 1, 2}, "score": {0, 2}, "bench": {0, 1, 2}}
 
 
 FORKING = multiprocessing.get_context("forkserver")

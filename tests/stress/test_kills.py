@@ -4,6 +4,9 @@ import json
 import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 
@@ -40,6 +43,11 @@ def folder(tmp_path, monkeypatch):
     truth = rng.integers(0, 3, n)
     pyarrow.parquet.write_table(pa.table({"id": np.arange(n), "prediction": old, "y": truth}), place / "old.parquet")
     pyarrow.parquet.write_table(pa.table({"id": np.arange(n), "prediction": new}), place / "new.parquet")
+    many = 5 * n
+    week = {"id": np.arange(many), "a": rng.normal(size=many), "b": rng.normal(size=many)}
+    pyarrow.parquet.write_table(pa.table(week), place / "week.parquet")
+    last = pa.table({"id": np.arange(many)[::-1], "decision": rng.integers(0, 2, many)})
+    pyarrow.parquet.write_table(last, place / "last.parquet")
     return place
 
 
@@ -52,6 +60,11 @@ COMMANDS = {
         ("retrain", "--data", "rows.parquet", "--target", "y", "--base", "base.skops", "--max-churn", "0.2", "--out",
          "next.skops", "--report", "next.json"),
         {"next.skops": None, "next.json": json.loads},
+    ),
+    "score": (
+        ("score", "--model", "base.skops", "--data", "week.parquet", "--previous", "last.parquet", "--out",
+         "this.parquet"),
+        {"this.parquet": lambda raw: len(pyarrow.parquet.read_table(pa.BufferReader(raw))) == 100_000 or 1 / 0},
     ),
 }  # fmt: skip
 
@@ -102,3 +115,40 @@ def test_three_kills(folder, command):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_100_kills(folder, command):
     kill_often(folder, command, 100)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_in_the_middle_of_scoring_leaves_the_old_file_and_nothing_else(folder, ending, name):
+    """It is sent when the draft has grown: some batches are written, others are not."""
+    out = f"this{ending}"
+    (folder / out).write_bytes(OLD)
+    kept = {path.name for path in folder.iterdir()}
+    command = ["score", "--model", "base.skops", "--data", "week.parquet", "--out", out]
+    slow = (
+        "import sys, time\n"
+        "from lowchurn.cli import main\n"
+        "from lowchurn.retrain import _score\n"
+        "_score.BATCH_ROWS = 1000\n"
+        "decided = _score._decided\n"
+        "_score._decided = lambda *given: (time.sleep(0.05), decided(*given))[1]\n"
+        f"sys.argv = ['lowchurn', *{command!r}]\n"
+        "main()\n"
+    )
+    scratch = folder.parent / "scratch"
+    child = subprocess.Popen(
+        [sys.executable, "-c", slow], cwd=folder, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(scratch)}
+    )
+    draft = lambda: sum(path.stat().st_size for path in folder.iterdir() if path.name not in kept)  # noqa: E731
+    until = time.monotonic() + 60
+    while draft() < 2000:
+        assert child.poll() is None, child.stderr.read()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    child.send_signal(getattr(signal, name))
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 128 + getattr(signal, name)
+    assert err == b"stopped.\n"
+    assert (folder / out).read_bytes() == OLD
+    assert {path.name for path in folder.iterdir()} == kept
+    assert list(scratch.iterdir()) == []

@@ -1,5 +1,6 @@
 """The margin rule against all other rules: brute force over every possible set of decisions."""
 
+import dataclasses
 import itertools
 import math
 
@@ -106,6 +107,87 @@ def test_probabilities_agree_with_decisions_where_rows_tie(margin, values):
     np.testing.assert_allclose(moved.sum(axis=1), 1)
 
 
+# Budgets of groups
+
+
+def spent_in_groups(base, weight, group, decided):
+    """The share of changed decisions among the rows of each group."""
+    changed = decided != base
+    return {g: float(weight[group == g] @ changed[group == g] / weight[group == g].sum()) for g in np.unique(group)}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    worlds(),
+    st.lists(st.integers(0, 2), min_size=6, max_size=6),
+    st.dictionaries(st.sampled_from([0, 1]), SHARES, min_size=1),
+    st.none() | SHARES,
+    st.none() | SHARES.map(lambda share: share / 2),
+)
+def test_no_rule_that_spends_no_more_in_any_group_is_more_accurate(world, group, budgets, whole, broken):
+    """One margin per group, beside a budget of all rows the larger of both, beside broken decisions a ratio as well."""
+    p, base, weight = world
+    group = np.array(group)
+    asked = budgets if whole is None else {**budgets, None: whole}
+    rule = optimal_margin(p, base, asked, broken, group=group, sample_weight=weight)
+    decided = rule.decisions(p, base, group)
+    mine, mine_in = outcome(p, base, weight, decided), spent_in_groups(base, weight, group, decided)
+    assert mine[1] <= (1 if whole is None else whole) + 1e-9
+    assert mine[2] <= (1 if broken is None else broken) + 1e-9
+    assert all(mine_in.get(g, 0) <= most + 1e-9 for g, most in budgets.items())
+    best = 0.0
+    for each in itertools.product(range(3), repeat=6):
+        other = np.array(each)
+        accuracy, changed, broke = outcome(p, base, weight, other)
+        inside = spent_in_groups(base, weight, group, other)
+        within = all(inside.get(g, 0) <= mine_in.get(g, 0) + 1e-12 for g in budgets)
+        within = within and (whole is None or changed <= mine[1] + 1e-12)
+        if within and (broken is None or broke <= mine[2] + 1e-12):
+            best = max(best, accuracy)
+    assert mine[0] >= best - 1e-9
+
+
+@settings(max_examples=50, deadline=None)
+@given(worlds(rows=40), SHARES, SHARES, SHARES)
+def test_margins_of_groups_are_those_of_the_groups_by_themselves(world, one, other, whole):
+    p, base, weight = world
+    group = np.arange(40) % 2
+    rule = optimal_margin(p, base, {0: one, 1: other}, group=group, sample_weight=weight)
+    for g, most in enumerate((one, other)):
+        rows = group == g
+        alone = optimal_margin(p[rows], base[rows], most, sample_weight=weight[rows])
+        assert rule.groups[g] == pytest.approx(alone.margin)
+    assert rule.margin == 0
+    beside = optimal_margin(p, base, {0: one, 1: other, None: whole}, group=group, sample_weight=weight)
+    assert beside.groups == rule.groups
+    if beside.margin > 0:  # it is the least
+        less = dataclasses.replace(beside, margin=math.nextafter(beside.margin, 0))
+        assert weight @ (less.decisions(p, base, group) != base) > whole
+
+
+def test_groups_by_what_the_base_decides():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1], size=2000)
+    base = rng.integers(2, size=2000)
+    rule = optimal_margin(p, base, {0: 0.01, 1: 0.1}, group=base)
+    changed = rule.decisions(p, base, group=base) != base
+    assert 0.005 < changed[base == 0].mean() <= 0.01
+    assert 0.09 < changed[base == 1].mean() <= 0.1
+
+
+@settings(max_examples=30, deadline=None)
+@given(worlds(rows=30), SHARES, SHARES, st.floats(0, 3))
+def test_rows_of_an_unknown_group_have_the_largest_margin(world, one, other, ratio):
+    p, base, _ = world
+    rule = Margin(0.05, ratio, groups=(one, other))
+    group = np.arange(30) % 3 - 1
+    largest = Margin(max(0.05, one, other), ratio)
+    unknown = group == -1
+    np.testing.assert_array_equal(rule.decisions(p, base, group)[unknown], largest.decisions(p, base)[unknown])
+    np.testing.assert_array_equal(rule.proba(p, base, group)[unknown], largest.proba(p, base)[unknown])
+    np.testing.assert_array_equal(decide(rule.proba(p, base, group)), rule.decisions(p, base, group))
+
+
 def test_a_mixture_of_probabilities_is_not_optimal_for_decisions():
     """The base is sure of row 0 and torn about row 1; the mixture spends the one change where it gains less."""
     p, g = np.array([[0.05, 0.95], [0.3, 0.7]]), np.array([[0.99, 0.01], [0.51, 0.49]])
@@ -164,6 +246,11 @@ def test_no_budget_keeps_no_decision():
         (lambda: Margin().decisions([[0.2, 0.8]], [2]), "class indices 0 to 1, or -1, got 2"),
         (lambda: Margin().decisions([[0.2, 0.8]], [0, 1]), r"shape \(n, m\) and base shape \(n,\)"),
         (lambda: optimal_margin([[0.2, 0.8]], [0], max_changed=2), "max_changed must be in"),
+        (lambda: optimal_margin([[0.2, 0.8]], [0], {0: 2.0}, group=[0]), "max_changed must be in"),
+        (lambda: optimal_margin([[0.2, 0.8]], [0], {0: 0.1}, group=[0, 1]), "group must hold a number"),
+        (lambda: Margin(groups=(0.1,)).decisions([[0.2, 0.8]], [0]), "needs group, one number per row, got None"),
+        (lambda: Margin(groups=(0.1,)).decisions([[0.2, 0.8]], [0], [1]), "group must hold a number from 0 to 0"),
+        (lambda: Margin(groups=(-0.1,)), "groups must be in"),
     ],
 )
 def test_errors(call, message):

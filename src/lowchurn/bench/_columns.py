@@ -29,7 +29,7 @@ PAST = {*COLUMNS, STICKY} - set(METHODS)  # strategies past the paper
 SERVING = ("1", "2", "many")  # models that answer a request
 SERVE_MANY = ("served-mix",)  # the base and all members
 # The base and one more model; the base's probabilities in an estimate cost no other model.
-SERVE_TWO = {f"{STICKY} {one}{base}" for one in ("1 cold", "1 warm", "soup") for base in ("", " + base")}
+SERVE_TWO = {f"{STICKY} {one}{base}" for one in ("1 cold", "1 warm", "soup") for base in ("", " + base", ", trust")}
 
 
 def column_of(setting: Setting) -> str:
@@ -45,7 +45,8 @@ def _estimate(setting: Setting) -> str:
     start, members = known["start"], f"{known['members']}"
     which = f"{members}+{members}" if start == "both" else f"{members} {start}"
     estimate = "soup" if known["average"] == "weights" else which
-    return f"{STICKY} {estimate}" + (" + base" if known["toward_base"] else "")
+    base = " + base" if known["toward_base"] else ""
+    return f"{STICKY} {estimate}{base}" + (", trust" if known.get("trust") else "")
 
 
 def served(column: str) -> str:

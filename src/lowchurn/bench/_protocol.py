@@ -26,6 +26,7 @@ from lowchurn.strategies import (
     TwoTeachers,
     paper_grid,
 )
+from lowchurn.strategies._sticky import TRUST
 
 if TYPE_CHECKING:
     import torch
@@ -175,7 +176,7 @@ def sticky_settings(members: int = 8) -> list[Strategy]:
     """Every margin on each estimate of the probabilities: from one retrain to as many warm and cold ones.
 
     Estimates that serve two models with the base come first. Those with a share of the base are for retrains that are
-    poor and for data that drift.
+    poor; a margin that grows with the base's lead (``trust``) is for data that drift.
     """
     estimates: list[dict[str, Any]] = [
         *({"members": 1, "start": "cold", "toward_base": share} for share in (0.0, 0.4)),
@@ -184,6 +185,8 @@ def sticky_settings(members: int = 8) -> list[Strategy]:
         {"members": members, "start": "warm"},
         *({"members": members, "start": "both", "toward_base": share} for share in (0.0, 0.2, 0.4, 0.6)),
     ]
+    # The first of each number of models to serve.
+    estimates += [one | {"trust": TRUST} for one in (estimates[0], estimates[3], estimates[5])]
     return [strategy for estimate in estimates for strategy in paper_grid(Sticky, **estimate)]
 
 

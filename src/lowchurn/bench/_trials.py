@@ -172,17 +172,25 @@ class _Measured:
         """Strategies that decide by the same probabilities, group by group (K, test rows, m), each by its margin."""
         import torch
 
-        before = self.bases.before[[group[0].i for group in groups]].to(torch.int64)
-        best, gain = _gain(proba, before)
+        owners = [group[0].i for group in groups]
+        before = self.bases.before[owners].to(torch.int64)
         placed = [(k, one) for k, group in enumerate(groups) for one in group]
-        for margin, some in _grouped(placed, lambda each: each[1].recipe.margin).items():
-            index = torch.tensor([k for k, _ in some], device=proba.device)
-            if margin is None:
-                after = decide(proba[index])
-            else:
-                after = torch.where(gain[index] > margin, best[index], before[index])
-            states = [status[k] for k, _ in some]
-            yield from self._rows([one for _, one in some], after.to(self.bases.before.dtype), states)
+        base = None
+        for lean, alike in _grouped(placed, lambda each: each[1].recipe.lean).items():
+            mixed = proba
+            if lean:
+                if base is None:
+                    base = self.bases.trained.take(owners).outputs(self.pool.test).softmax(dim=-1)
+                mixed = (1 - lean) * proba + lean * base
+            best, gain = _gain(mixed, before)
+            for margin, some in _grouped(alike, lambda each: each[1].recipe.margin).items():
+                index = torch.tensor([k for k, _ in some], device=proba.device)
+                if margin is None:
+                    after = decide(mixed[index])
+                else:
+                    after = torch.where(gain[index] > margin, best[index], before[index])
+                states = [status[k] for k, _ in some]
+                yield from self._rows([one for _, one in some], after.to(self.bases.before.dtype), states)
 
     def _within(self, made: list[_Made]) -> Iterator[Row]:
         """Methods under a budget: what is within it on the traffic of a trial and changes most there."""

@@ -21,7 +21,7 @@ __all__: list[str] = []
 ALSO = {
     "retrain": {"trusted": "--trust", "random_state": "--seed", "classes": "--class"},
     "dial": {"trusted": "--trust", "strategies": "--strategies", "held_out": "--held-out"},
-    "score": {"trusted": "--trust"},
+    "score": {"trusted": "--trust", "classes": "--class"},
 }
 EXITS = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in CODES.items()) + "."
 

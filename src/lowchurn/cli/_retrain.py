@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -142,7 +142,13 @@ def dial(
 
 
 def score(
-    model: Annotated[Path, Option(help="What `lowchurn retrain` wrote, or a scikit-learn model in a .skops file.")],
+    model: Annotated[
+        Path,
+        Option(
+            help="What `lowchurn retrain` wrote, a scikit-learn model in a .skops file, an .onnx file or a native file "
+            "of a boosting library."
+        ),
+    ],
     data: Annotated[Path, Option(help="Rows to decide: a .csv or .parquet file of any size.")],
     out: Annotated[Path, Option(help="File to write the decisions to, .csv or .parquet.")],
     previous: Annotated[
@@ -154,6 +160,13 @@ def score(
     id: Annotated[str, Option(help="Column of the ids, in --data and in --previous.")] = "id",
     previous_decision: Annotated[str, Option(help="Column of the decisions in --previous.")] = "decision",
     drop: Annotated[list[str] | None, Option(help="Column to leave out. May be repeated.")] = None,
+    classes: Annotated[
+        list[str] | None,
+        Option(
+            "--class",
+            help="Class of an output of the model, in order, where its file has no names of classes. May be repeated.",
+        ),
+    ] = None,
     trust: TrustOption = None,
 ) -> None:
     """Decide the rows of a file, and keep the decisions of last time where the model is sticky.
@@ -164,7 +177,7 @@ def score(
     from lowchurn.retrain import Previous, score_file
 
     before = None if previous is None else Previous(previous, previous_decision)
-    made = score_file(model, data, out, before, id, drop or (), trust or ())
+    made = score_file(model, data, out, before, id, drop or (), trust or (), classes)
     print_line(f"{out}: {_counted(made)}", console_beside([out]))
 
 
@@ -180,13 +193,29 @@ def _counted(made: Scored) -> str:
     return f"{words}."
 
 
+def _table(compared: list[dict[str, Any]], hard: bool) -> list[str]:
+    """Base, plain retrain and what is served, one line each; what is not known is a dash."""
+    rows = [("", "accuracy", "changed" if hard else "soft churn", "broken", "fixed", "models")]
+    for row in compared:
+        churn = share_text(row["churn"]) if hard else f"{row['churn']:.4g}"
+        shares = [share_text(row["accuracy"]), churn, share_text(row["broken"]), share_text(row["fixed"])]
+        rows.append((row["model"], *("-" if text == "undefined" else text for text in shares), str(row["models"])))
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = ["  ".join(text.rjust(width) for text, width in zip(row[1:], others, strict=True)) for row in rows]
+    return [f"{row[0].ljust(first)}  {line}" for row, line in zip(rows, lines, strict=True)] if compared else []
+
+
 def _show(made: Retrained, out: Path, report: Path | None) -> None:
     """Print what was chosen and which files were written; exit code 1 where the budget is not certified."""
     paths = [path for path in (out, report) if path is not None]
     console = console_beside(paths)
-    for text in (made.model.selection_, made.model.certificate_):
-        for line in [] if text is None else str(text).splitlines():
-            print_line(line, console)
+    certificate = made.model.certificate_
+    for line in (
+        *_table(made.compared, made.model.churn == "hard"),
+        *made.model.selection_.sentences,
+        *([] if certificate is None else str(certificate).splitlines()),
+    ):
+        print_line(line, console)
     if not made.written:
         tell("not written", "the budget is not certified.", "bold red")
         raise typer.Exit(1)

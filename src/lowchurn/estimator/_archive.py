@@ -15,7 +15,7 @@ import json
 import math
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from lowchurn._model_files import (
 from lowchurn._reading import check_structure
 from lowchurn._terminal import one_line
 from lowchurn.estimator._frontier import Candidate, Selection
+from lowchurn.estimator._groups import Groups
 from lowchurn.estimator._measuring import Terms
 from lowchurn.learners._all import ALL
 from lowchurn.selection import Certificate
@@ -46,7 +47,7 @@ from lowchurn.theory._decisions import threshold_values
 
 ABOUT = "lowchurn.json"
 HASHES = "sha256"
-FORMAT = 4  # 1 had no checksums of its parts; 1 and 2 have the parameters of candidates in words; 4 has rules
+FORMAT = 5  # 1 had no checksums; 1 and 2 have the parameters of candidates in words; 4 has rules, 5 groups of rows
 MOST_FEATURES = 10**8
 COUNTS = ("train", "choose", "certify")
 BASE = -1  # the place of the base among the models of a dial
@@ -160,6 +161,7 @@ class Entry:
     toward_base: str | None = None
     rule: RuleEntry | None = None
     threshold: str | None = None
+    groups: GroupsEntry | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,16 @@ class RuleEntry:
 
     margin: str
     ratio: str
+    groups: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class GroupsEntry:
+    """Groups of rows by the column that they are values of; classes where there is none."""
+
+    by: str | int | None
+    classes: list[Label]
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -206,13 +218,14 @@ class Description:
     dtype: str
     n_features_in: int
     feature_names_in: list[str] | None
-    parameters: dict[str, bool | int | float | str | None]
+    parameters: dict[str, bool | int | float | str | list[tuple[Label, float]] | None]
     selection: Selection
     frontier: list[Candidate]
     certificate: Certificate | None
     dial: DialEntry | None = None
     rule: RuleEntry | None = None
     threshold: str | None = None
+    groups: GroupsEntry | None = None
 
 
 def read_description(about: dict[str, Any], names: Iterable[str]) -> Description:
@@ -280,14 +293,26 @@ def read_threshold(what: str, entry: Entry | Description) -> float | None:
     return found
 
 
-def read_rule(entry: RuleEntry | None, threshold: float | None) -> Margin | None:
+def read_rule(entry: RuleEntry | None, threshold: float | None, groups: Groups | None) -> Margin | None:
     """The rule that a file contains, for decisions by a threshold where there is one."""
     if entry is None:
         return None
     margin, ratio = (hex_number(f"the {name} of the rule", getattr(entry, name)) for name in ("margin", "ratio"))
-    if not 0 <= min(margin, ratio):
+    each = tuple(hex_number("a margin of the rule", text) for text in entry.groups)
+    if not 0 <= min(margin, ratio, *each):
         raise Refused(f"load: the rule must have a margin and a ratio of at least 0, got {margin:g} and {ratio:g}.")
-    return Margin(margin, ratio, threshold_values(threshold))
+    if each and len(each) != (0 if groups is None else len(groups.values)):
+        raise Refused(f"load: the rule must have a margin for each group, got {len(each)}.")
+    return Margin(margin, ratio, threshold_values(threshold), each)
+
+
+def read_groups(entry: GroupsEntry | None, classes: np.ndarray) -> Groups | None:
+    """The groups of a file; by classes, these are those of the file."""
+    if entry is None:
+        return None
+    if entry.by is None:
+        return Groups(None, classes)
+    return Groups(entry.by, labels_from_plain("the groups", entry.classes, entry.dtype, least=1))
 
 
 def check_weights(what: str, weights: Mapping[int, str | None]) -> dict[int, float]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,10 +20,13 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from lowchurn._types import ArrayLike, Classifier, Rows
 from lowchurn.estimator._compressing import compress
 from lowchurn.estimator._frontier import Frontier, Selection
+from lowchurn.estimator._groups import By, Groups
 from lowchurn.estimator._labels import WHO, target_labels, unusual
+from lowchurn.estimator._limits import Limits, budgets
 from lowchurn.estimator._measuring import (
     Offer,
     Ruler,
+    Terms,
     Trials,
     check_base,
     debt,
@@ -34,11 +38,12 @@ from lowchurn.estimator._parameters import check_parameters
 from lowchurn.estimator._policy import (
     Choice,
     Choices,
-    certified_changes,
+    evidence_of,
     fall_back,
     mixtures,
 )
 from lowchurn.estimator._production import Asked, Base, GivenBase, find_base, find_threshold
+from lowchurn.estimator._rules import rule_that_holds
 from lowchurn.estimator._saving import read_model, write_model
 from lowchurn.estimator._serving import Served, base_of
 from lowchurn.estimator._split import (
@@ -78,15 +83,25 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     base : fitted classifier, callable or path, optional
         The model in production: a fitted estimator, a function of X that gives probabilities or labels, an ONNX file
         or a saved model. Without it (and without ``base_proba`` at ``fit``) this is plain retraining.
-    max_churn : float, optional
+    max_churn : float or mapping, optional
         The budget. The most accurate candidate within it on held-out rows is served; with 0 the base itself. Without
-        it, the candidate with the least churn that is at least as accurate as a plain retrain.
+        it, the candidate with the least churn that is at least as accurate as a plain retrain. A mapping contains the
+        budgets of some classes, ``{"positive": 0.05}``: of the rows that the base decides for that class, at most this
+        share changes; with ``by``, those of some slices. Under None it contains the budget of all rows.
+    max_broken : float, optional
+        At most this share of the held-out rows with labels may be decided rightly by the base and wrongly by what is
+        served; beside ``max_churn`` or without it.
+    by : str, int or callable, optional
+        What divides the rows into slices: the name of a column, the position of one in an array, or a function of X
+        that returns one value per row. Each slice then keeps ``max_churn``, or those that it names. A value that was
+        not there at ``fit`` gets the largest margin at prediction.
     churn : {"hard", "soft"}
         Share of changed decisions, or mean divergence from the base's probabilities.
-    strategies : list, "dial", "auto", optional
-        What to try: strategies, classes of them, or names; "dial" for everything between the retrain and the base,
-        which :meth:`dial` then reaches without training; "auto" for the dial, or distillation where it is clearly
-        better. See the guide for the default.
+    strategies : list, "auto", "dial" or "paper"
+        What to try: strategies, classes of them, or names. "auto" serves sticky decisions on a plain retrain (on an
+        average of several, for networks), or the dial, a blend or distillation where it is clearly better on held-out
+        rows. "dial" is everything between the retrain and the base. "paper" is the paper's Algorithm 1 as printed: its
+        grid of lambda, and the best convex combination of these models.
     select : {"single", "mixture"}
         Serve one candidate, or the best convex combination of candidates (and of the base, where it can be served).
     search : {"auto", "grid"}
@@ -97,6 +112,10 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Decide for the second of two classes where its probability reaches this value. Accuracy, churn, budgets and
         certificates are then those of these decisions. By default that of the base, where it has one of its own
         (``FixedThresholdClassifier``, ``TunedThresholdClassifierCV``).
+    serve_base : bool
+        Whether the base may stay in service beside the new model, which sticky decisions and blends need. With False
+        one new model is served alone; or, with ``strategies="sticky"``, with the decisions that rows had before
+        (``previous`` at :meth:`predict`).
     validation_fraction : float, optional
         Share of rows to hold out. By default what the budget needs, at most a fifth (two with ``confidence``).
     proper_score : str or Score
@@ -154,13 +173,16 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         estimator: Classifier | None = None,
         *,
         base: Asked | str | Path | None = None,
-        max_churn: float | None = None,
+        max_churn: float | Mapping[Any, float] | None = None,
+        max_broken: float | None = None,
+        by: By = None,
         churn: str = "hard",
-        strategies: Any = None,
+        strategies: Any = "auto",
         select: str = "single",
         search: str = "auto",
         confidence: float | None = None,
         threshold: float | None = None,
+        serve_base: bool = True,
         validation_fraction: float | None = None,
         proper_score: str | Score = "log",
         n_jobs: int | None = None,
@@ -171,12 +193,15 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.estimator = estimator
         self.base = base
         self.max_churn = max_churn
+        self.max_broken = max_broken
+        self.by = by
         self.churn = churn
         self.strategies = strategies
         self.select = select
         self.search = search
         self.confidence = confidence
         self.threshold = threshold
+        self.serve_base = serve_base
         self.validation_fraction = validation_fraction
         self.proper_score = proper_score
         self.n_jobs = n_jobs
@@ -222,7 +247,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             The rows to hold out, as a mask or as positions, instead of a random share.
         traffic : table of shape (t, features), optional
             Recent rows without labels, such as those that production decided last week. Churn is then measured,
-            budgeted and certified on them, and all rows with labels are trained on, apart from ``held_out``.
+            budgeted and certified on them, and all rows with labels are trained on, apart from ``held_out``, and from
+            those that ``max_broken`` needs.
         """
         check_parameters(self.get_params(deep=False))
         given = base_proba is not None
@@ -243,15 +269,16 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             base = GivenBase(base_proba, base_classes, ids, len(index), self.classes_)
         elif model is not None:
             base = (base_of if answers_as_usual(model) else Base)(model, self.classes_, base_classes)
-        elif self.max_churn is not None or self.confidence is not None:
+        elif self._limits() or self.confidence is not None:
             raise ValueError(
-                f"{WHO}: max_churn and confidence need a base to compare with, got base=None. "
+                f"{WHO}: max_churn, max_broken and confidence need a base to compare with, got base=None. "
                 "Give base=, or base_proba at fit."
             )
         self.threshold_ = find_threshold(self.threshold, base, self.classes_)
         rows = Split(SomeRows(np.arange(len(index)), weight))
         recent = None if traffic is None else self._traffic(traffic, base, X)
-        if recent is not None and held_out is None:
+        self._groups = self._find_groups([X] if recent is None else [X, recent.choose])
+        if recent is not None and held_out is None and self.max_broken is None:
             rows = Split(rows.train, NO_ROWS)
         elif base is not None:
             rows = split_for_budget(
@@ -259,8 +286,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 index,
                 weight,
                 self.classes_,
-                max_churn=self.max_churn,
-                confidence=self.confidence if recent is None else None,
+                limit=(self._limits() if recent is None else Limits.of(None, self.max_broken)).tightest,
+                confidence=self.confidence if recent is None or self.max_broken is not None else None,
                 validation_fraction=self.validation_fraction,
                 new=as_mask("new", new, len(index)),
                 held_out=as_mask("held_out", held_out, len(index)),
@@ -281,41 +308,48 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             recent = None if rows.traffic is None else rows.traffic.choose
             ruler, X_choose = self._ruler(base, X, index, rows.choose, recent)
             check_base(base, ruler, self.classes_)
-            warn_of_few_rows(ruler.terms, self.max_churn, stacklevel=3)
-        can = Capability(self.estimator_, self.classes_, base, X)
-        if base is not None and rows.choose is not None:
-            wanted = to_try(self.strategies, self.search, can)
-            if self.max_churn == 0 and base.servable:
+            warn_of_few_rows(self._limits(ruler.terms), ruler.hard, stacklevel=3)
+        flat = not self._limits().held  # else the base decides as well
+        can = Capability(self.estimator_, self.classes_, base, X, self.serve_base, flat)
+        if base is not None and ruler is not None:
+            wanted = to_try(self.strategies, self.search, can, ruler)
+            if self._limits().frozen and can.kept is not None:
                 wanted = ToTry()  # the base itself
             asked = base.at(X, rows.train.rows)
         X_train = _safe_indexing(X, rows.train.rows)
         data = TrainingRows(X_train, index[rows.train.rows], rows.train.weight, self.classes_, base, asked)
         with progress(self.verbose) as bar:
-            trials = Trials(Trainer(can, data, self.n_jobs, self._seed(), bar), ruler, X_choose)
-            try_all(wanted, trials, Goal(self.max_churn, self.confidence, rows.to_certify), bar)
+            limits = Limits() if ruler is None else self._limits(ruler.terms)
+            held = None if ruler is None else rule_that_holds(limits, ruler)
+            trials = Trials(Trainer(can, data, self.n_jobs, self._seed(), bar), ruler, X_choose, held)
+            try_all(wanted, trials, Goal(limits, self.confidence, rows.to_certify), bar)
         return trials
 
     def _choose(self, trials: Trials, base: Base | GivenBase, X: Rows, index: np.ndarray, rows: Split) -> Self:
         """Choose what is served among all that was measured, and certify it."""
         ruler = trials.ruler
         assert ruler is not None
-        servable = base if isinstance(base, Base) else None
-        mixed = self.select == "mixture"
-        offers = mixtures(trials, ruler, self.max_churn, servable) if mixed else trials.offers
-        if not ruler.labelled and any(offer.rule is not None for offer in offers):
+        servable, limits = trials.trainer.can.kept, self._limits(ruler.terms)
+        offers = trials.offers
+        if _is_name(self.strategies, "paper"):
+            offers = mixtures(trials, ruler, limits.churn, None)
+        elif self.select == "mixture":
+            offers = mixtures(trials, ruler, limits.churn, servable)
+        most = max((offer.churn for offer in offers if offer.rule is not None), default=math.inf)
+        if trials.held is not None or (not ruler.labelled and most < trials.plain.offer.churn):
             # Without labels changes cannot be told good from bad: those of rows that tie are left to the rule.
             offers = [offer for offer in offers if offer is not trials.plain.offer]
         judges = None
         unseen = None if rows.traffic is None else rows.traffic.certify
-        if rows.to_certify:
+        if any(rows.to_certify.values()):
             judges = self._ruler(base, X, index, rows.certify or NO_ROWS, unseen)
         choices = Choices(
             offers=offers,
             plain=trials.plain.offer,
             terms=ruler.terms,
             bound=ruler.bound,
-            changes=None if judges is None else certified_changes(offers, *judges),
-            base=servable,
+            evidence=None if judges is None else evidence_of(offers, *judges),
+            base=base if isinstance(base, Base) else None,
             trainings=trials.trainer.bar.done,
             rows=rows.counts,
             notes=tuple(filter(None, [decides_otherwise(ruler), *trials.notes])),
@@ -323,19 +357,16 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         )
 
         def last_resort() -> tuple[Offer, str]:
-            assert self.max_churn is not None
-            return fall_back(offers, trials, ruler, self.max_churn, servable)
+            return fall_back(offers, trials, ruler, limits, servable)
 
-        if self.compress and self.max_churn != 0:
-            goal = Goal(self.max_churn, self.confidence, rows.to_certify)
+        if self.compress and not limits.frozen and not limits.held:
+            goal = Goal(limits, self.confidence, rows.to_certify)
             found = compress(trials, choices.teacher(goal, last_resort), goal, rows.traffic)
-            changes = None if judges is None else certified_changes(found.students, *judges)
-            choices = choices.compressed(found, changes, trials.trainer.bar.done)
+            seen = None if judges is None else evidence_of(found.students, *judges)
+            choices = choices.compressed(found, seen, trials.trainer.bar.done)
             self.frontier_.extend(found.tried)
         self._choices = choices if any(row.dial >= 0 for row in self.frontier_) else None
-        choice = self._serve(
-            choices, last_resort, stacklevel=4, costs=lambda offer: debt(trials, offer, self.max_churn)
-        )
+        choice = self._serve(choices, last_resort, stacklevel=4, costs=lambda offer: debt(trials, offer, limits))
         if choice.why and all(choice.offer.candidate is not row for row in self.frontier_):
             self.frontier_.append(choice.offer.candidate)
         return self
@@ -347,16 +378,18 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         stacklevel: int,
         costs: Callable[[Offer], str] = lambda offer: "",
     ) -> Choice:
-        choice = choices.choose(self.max_churn, self.confidence, last_resort)
+        limits = self._limits(choices.terms)
+        choice = choices.choose(limits, self.confidence, last_resort)
         self.certificate_ = choice.certificate
         if choice.certificate is not None and not choice.certificate.certified:
             warnings.warn(f"{WHO}: {choice.certificate}", stacklevel=stacklevel)
-        uncompressed = choices.uncompressed(choice, self.max_churn) if self.compress else ""
+        uncompressed = choices.uncompressed(choice, limits) if self.compress else ""
         owed = costs(choice.offer)
         for sentence in filter(None, (choice.why, uncompressed, owed)):
             warnings.warn(f"{WHO}: {sentence}", stacklevel=stacklevel)
-        self.selection_ = choices.selection(choice, self.max_churn, owed)
-        self._expose(Served(choice.offer.weights, self.classes_, rule=choice.offer.rule, threshold=self.threshold_))
+        self.selection_ = choices.selection(choice, limits, owed)
+        rule, groups = choice.offer.rule, self._groups
+        self._expose(Served(choice.offer.weights, self.classes_, None, rule, self.threshold_, groups))
         return choice
 
     def _serve_plain(self, trials: Trials, rows: Split) -> Self:
@@ -370,15 +403,37 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self._expose(Served(trials.plain.offer.weights, self.classes_, threshold=self.threshold_))
         return self
 
-    def dial(self, max_churn: float, *, confidence: float | None = None, traffic: Rows | None = None) -> Self:
+    def _limits(self, terms: Terms | None = None) -> Limits:
+        """The limits, by the rows that they are measured on where these are known."""
+        if terms is None:
+            return Limits.of(self.max_churn, self.max_broken)
+        return terms.limits(self.max_churn, self.max_broken, self._groups)
+
+    def _find_groups(self, tables: Sequence[Rows]) -> Groups | None:
+        """The groups that have limits of their own."""
+        named = isinstance(self.max_churn, Mapping) and any(key is not None for key in self.max_churn)
+        groups = Groups.of(self.by, tables, self.classes_) if named or self.by is not None else None
+        budgets(self.max_churn, groups)  # refuses names that are not known
+        return groups
+
+    def dial(
+        self,
+        max_churn: float | Mapping[Any, float] | None = None,
+        *,
+        max_broken: float | None = None,
+        confidence: float | None = None,
+        traffic: Rows | None = None,
+    ) -> Self:
         """The model for another budget or for today's traffic, at once and without training.
 
         It is chosen among the very candidates in ``frontier_``, on the same held-out rows; this model stays as it is.
 
         Parameters
         ----------
-        max_churn : float
-            The other budget.
+        max_churn : float or mapping, optional
+            The other budget; that of ``fit`` by default. Budgets of classes or slices need a ``fit`` with such.
+        max_broken : float, optional
+            The other limit of broken decisions; that of ``fit`` by default.
         confidence : float, optional
             Certify it with this confidence; that of ``fit`` by default. Needs the rows that a ``fit`` with
             ``confidence`` holds out. Each certificate speaks for its own budget alone: to hold several at once, share
@@ -389,7 +444,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Returns
         -------
         LowChurnClassifier
-            Fitted, with ``selection_`` and ``certificate_`` of its own.
+            Fitted, with ``selection_`` and ``certificate_`` of its own, and with ``traffic`` a ``frontier_``.
 
         Examples
         --------
@@ -412,18 +467,31 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             )
         other = copy.copy(self)
         other.base = self.base  # which a copy has without its history
-        other.max_churn = max_churn
+        other.max_churn = self.max_churn if max_churn is None else max_churn
+        other.max_broken = self.max_broken if max_broken is None else max_broken
         other.confidence = self.confidence if confidence is None else confidence
         check_parameters(other.get_params(deep=False))
+        if isinstance(other.max_churn, Mapping) and self._groups is None:
+            raise ValueError(
+                f"{WHO}: max_churn={other.max_churn!r} asks for margins of groups, and this model was fitted without. "
+                "Fit with budgets of classes, or with by=."
+            )
         if traffic is not None:
             choices = other._on_traffic(choices, traffic)
-        if other.confidence is not None and choices.changes is None:
+            other.frontier_ = choices.seen_in(self.frontier_)
+        if other.max_broken is not None and math.isnan(choices.plain.candidate.broken):
+            raise ValueError(
+                f"{WHO}: max_broken needs held-out rows with labels, and this model was fitted without. Fit with "
+                "max_broken= or held_out=."
+            )
+        limits = other._limits(choices.terms)
+        if other.confidence is not None and (choices.evidence is None or not choices.evidence.covers(limits)):
             raise ValueError(
                 f"{WHO}: confidence needs rows that nothing else has seen, and this model was fitted without. "
                 "Fit with confidence=, or give traffic=."
             )
-        warn_of_few_rows(choices.terms, max_churn, stacklevel=2)
-        other._serve(choices, lambda: choices.nearest(max_churn), stacklevel=3)
+        warn_of_few_rows(limits, choices.terms.hard, stacklevel=2)
+        other._serve(choices, lambda: choices.nearest(limits), stacklevel=3)
         return other
 
     def _on_traffic(self, choices: Choices, traffic: Rows) -> Choices:
@@ -431,11 +499,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         recent = self._traffic(traffic, choices.base)
         assert choices.base is not None
         ruler, X = self._ruler(choices.base, recent.choose, NO_ROWS.rows, NO_ROWS, recent.choose)
-        changes = None
+        unseen = None
         if recent.certify is not None:
             judge, X_certify = self._ruler(choices.base, recent.certify, NO_ROWS.rows, NO_ROWS, recent.certify)
-            changes = certified_changes(choices.offers, judge, X_certify)
-        return choices.measured_on(ruler, X, changes, recent.counts)
+            unseen = evidence_of(choices.offers, judge, X_certify)
+        return choices.measured_on(ruler, X, unseen, recent.counts)
 
     @property
     def has_dial(self) -> bool:
@@ -538,8 +606,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def _ruler(
         self, base: Base | GivenBase, X: Rows, index: np.ndarray, part: SomeRows, traffic: Rows | None
     ) -> tuple[Ruler, Rows]:
-        score, hard = get_score(self.proper_score), self.churn == "hard"
-        return Ruler.on(base, X, index, part, traffic, score=score, hard=hard, threshold=self.threshold_)
+        terms = {"score": get_score(self.proper_score), "hard": self.churn == "hard", "threshold": self.threshold_}
+        return Ruler.on(base, X, index, part, traffic, self._groups, **terms)
 
     def _traffic(self, traffic: Rows, base: Base | GivenBase | None, X: Rows | None = None) -> Traffic:
         """Traffic, checked as rows to predict are."""
@@ -551,7 +619,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         traffic = self._check_new_rows(traffic)
         if X is not None:
             stacked(_safe_indexing(X, np.arange(1)), _safe_indexing(traffic, np.arange(0)))  # of one kind
-        return split_traffic(traffic, self.max_churn, self.confidence, self._seed() or 0)
+        return split_traffic(traffic, Limits.of(self.max_churn, None).tightest, self.confidence, self._seed() or 0)
 
     def __getstate__(self) -> dict[str, Any]:
         # A base that is an earlier release is pickled with what it serves, and without its own base and candidates:
@@ -581,7 +649,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if inner.classifier_tags is not None:
             tags.classifier_tags.multi_class = inner.classifier_tags.multi_class
             # Within a budget it can only be so much better than its base.
-            tags.classifier_tags.poor_score = inner.classifier_tags.poor_score or self.max_churn is not None
+            tags.classifier_tags.poor_score = inner.classifier_tags.poor_score or bool(self._limits())
         return tags
 
 
@@ -591,6 +659,10 @@ def answers_as_usual(model: Any) -> bool:
     return isinstance(model, LowChurnClassifier) and all(
         name not in vars(model) and getattr(type(model), name) is getattr(LowChurnClassifier, name) for name in methods
     )
+
+
+def _is_name(strategies: Any, name: str) -> bool:
+    return isinstance(strategies, str) and strategies == name
 
 
 def load(path: str | Path, trusted: Sequence[str] = ()) -> Any:

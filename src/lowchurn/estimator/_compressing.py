@@ -15,11 +15,12 @@ from sklearn.utils import _safe_indexing
 from lowchurn._terminal import one_line
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate
+from lowchurn.estimator._limits import Limits
 from lowchurn.estimator._measuring import Offer, Ruler, Trials, Tried, clearly_worse
 from lowchurn.estimator._production import row_count
 from lowchurn.estimator._serving import Member, base_alone, count_models, weighted
 from lowchurn.estimator._split import Traffic, halves, stacked
-from lowchurn.estimator._to_try import MOST, Goal, aim_below
+from lowchurn.estimator._to_try import MOST, Goal
 from lowchurn.learners import Job, Learner
 from lowchurn.learners._model import BehindPreprocessing
 from lowchurn.selection._search import LambdaSearch, predicted_lambda
@@ -62,16 +63,20 @@ class Compression:
         accuracy = "" if math.isnan(was.accuracy) else accuracy
         return f"Compressed from {what} into one of its own kind: {accuracy}churn {was.churn:.3g} and {now.churn:.3g}."
 
-    def why_not(self, budget: float | None) -> str:
+    def why_not(self, limits: Limits) -> str:
         """Why no student is served, in words."""
+        if limits.frozen or limits.held:
+            return (
+                f"compress=True: {limits.parameters} allows no change, and a compressed model may change any decision."
+            )
         trained = [row for row in self.tried if row.status == "trained"]
         if self.tried and not trained:
             reasons = "; ".join(dict.fromkeys(row.reason.rstrip(".") for row in self.tried))
             return f"compress=True: the training of the compressed model failed ({reasons})."
-        if not trained or (budget is not None and any(row.churn <= budget for row in trained)):
+        if not trained or (limits and any(limits.keep(row) for row in trained)):
             return "compress=True: the compressed models were trained for another budget, or are not certified."
-        nearest = min(trained, key=lambda row: row.churn)
-        limit = "the accuracy of a plain retrain" if budget is None else f"max_churn={budget:g}"
+        nearest = min(trained, key=limits.load) if limits else min(trained, key=lambda row: -row.accuracy)
+        limit = limits.parameters if limits else "the accuracy of a plain retrain"
         accuracy = "" if math.isnan(nearest.accuracy) else f" and an accuracy of {nearest.accuracy:.1%}"
         return (
             f"compress=True: no compressed model keeps {limit}; the nearest of {len(trained)} that were tried has a "
@@ -107,26 +112,26 @@ def compress(trials: Trials, teacher: Offer, goal: Goal, traffic: Traffic | None
     if not is_large(teacher, trials):
         return Compression([])
     school = School.of(trials, teacher, None if traffic is None else traffic.choose, goal)
-    if goal.budget is not None and school.exchangeable:
+    if goal.limits and school.exchangeable:
         school.search(school.exchanged, trials.plain, EXCHANGES)
-        if any(student.churn <= school.aim for student in school.students):
-            return school.compression(goal.budget)
+        if any(school.aims.keep(row) for row in school.tried):
+            return school.compression(goal.limits)
     first = school.student(1.0)
-    if first.proba is not None and goal.budget is not None and first.offer.churn > school.aim:
+    if first.proba is not None and not school.aims.keep(first.offer.candidate):
         school.search(school.student, first, MOST)
-    return school.compression(goal.budget)
+    return school.compression(goal.limits)
 
 
 class School:
     """Teaches students, one after the other, and measures them."""
 
-    def __init__(self, trials: Trials, teacher: Offer, ruler: Ruler, X: Rows, lessons: Lessons, aim: float) -> None:
+    def __init__(self, trials: Trials, teacher: Offer, ruler: Ruler, X: Rows, lessons: Lessons, aims: Limits) -> None:
         self.trials = trials
         self.teacher = teacher
         self.ruler = ruler
         self.X = X
         self.lessons = lessons
-        self.aim = aim
+        self.aims = aims
         self.students: list[Offer] = []
         self.tried: list[Candidate] = []
         self.less_accurate: set[Offer] = set()
@@ -144,27 +149,28 @@ class School:
             rows = np.r_[np.arange(labelled), labelled + left]
             ruler, X = ruler.take(rows), _safe_indexing(X, rows)
             taught = _safe_indexing(traffic, taught)
-        aim = math.inf if goal.budget is None else aim_below(
-            goal.budget, ruler.terms, goal.confidence, goal.certified_rows
-        )  # fmt: skip
-        return cls(trials, teacher, ruler, X, Lessons.of(trials, teacher, taught), aim)
+        return cls(trials, teacher, ruler, X, Lessons.of(trials, teacher, taught), goal.aims(ruler.terms))
 
     def _asked(self, offer: Offer) -> np.ndarray:
         """Probabilities of an offer on the rows that students are measured on."""
         proba = weighted({part: self.ruler.proba(part, self.X) for part in offer.weights}, offer.weights)
-        return proba if offer.rule is None else offer.rule.proba(proba, self.ruler.base_decisions)
+        return proba if offer.rule is None else offer.rule.proba(proba, self.ruler.base_decisions, self.ruler.codes)
 
     def search(self, make: Callable[[float], Tried], at_one: Tried, most: int) -> None:
         """Make students at a few lambdas until one keeps the aim; ``at_one`` is what there is at 1."""
         if at_one.proba is None:
             return
-        ruler, aim = self.ruler, self.aim
+        ruler, aims = self.ruler, self.aims
         proba = at_one.proba if len(at_one.proba) == len(ruler.y) else self._asked(at_one.offer)
-        first = predicted_lambda(proba, ruler.base_proba, keeps=lambda mixed: ruler.churn(mixed) <= aim)
-        search = LambdaSearch(first, aim=aim, at_one=ruler.churn(proba), most=most)
+
+        def load(proba: np.ndarray) -> float:
+            return aims.load_of([ruler.spent(limit, proba) for limit in aims])
+
+        first = predicted_lambda(proba, ruler.base_proba, keeps=lambda mixed: load(mixed) <= aims.full)
+        search = LambdaSearch(first, aim=aims.full, at_one=load(proba), most=most)
         while (lam := search.ask()) is not None:
             found = make(lam)
-            search.tell(lam, math.nan if found.proba is None else found.offer.churn)
+            search.tell(lam, math.nan if found.proba is None else aims.load(found.offer.candidate))
 
     def student(self, lam: float) -> Tried:
         """Train and measure a student whose targets have ``lam`` of the teacher and the rest of the base."""
@@ -218,12 +224,12 @@ class School:
         self.tried.append(failed.candidate)
         return Tried(failed)
 
-    def compression(self, budget: float | None) -> Compression:
+    def compression(self, limits: Limits) -> Compression:
         teacher = self.ruler.offer(
             self.teacher.weights, self.teacher.candidate, self._asked(self.teacher), self.teacher.rule
         )
         traffic = 0 if self.ruler.traffic is None else int(self.ruler.traffic.sum())
-        students = [one for one in self.students if budget is None or one.churn <= budget * (1 + 1e-9)]
+        students = [one for one in self.students if limits.keep(one.candidate)]
         return Compression(students, teacher, self.tried, traffic, frozenset(self.less_accurate) & frozenset(students))
 
 
@@ -264,4 +270,8 @@ def _answers(teacher: Offer, trials: Trials, X: Rows, asked: Rows) -> tuple[np.n
     base_proba, before = base.answers(asked)
     each = {part: base_proba if part is base else part.proba(X) for part in teacher.weights}
     proba = weighted(each, teacher.weights)
-    return (proba if teacher.rule is None else teacher.rule.proba(proba, before)), base_proba
+    if teacher.rule is None:
+        return proba, base_proba
+    groups = None if trials.ruler is None else trials.ruler.groups
+    codes = None if groups is None or not teacher.rule.groups else groups.codes(X, before)
+    return teacher.rule.proba(proba, before, codes), base_proba

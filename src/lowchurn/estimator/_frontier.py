@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowchurn._charts import Chart
-from lowchurn._display import setting_words
+from lowchurn._display import interval_text, setting_words
+from lowchurn._estimates import Estimate
 from lowchurn._frontier_chart import plot_frontier
 
 if TYPE_CHECKING:
@@ -50,6 +51,17 @@ class Candidate:
         Share of rows wrong in the base and right here.
     rows : float
         Held-out rows that it was measured on; with unequal weights Kish's effective number of them.
+    accuracy_change : float
+        How much more accurate it is than the base on the same rows: ``fixed`` less ``broken``.
+    accuracy_change_interval : (float, float)
+        The 95 % interval of that paired difference (Tango's).
+    churn_by : dict of str to float
+        Churn among the rows of each class that the base decides, or of each slice, where these have limits.
+    churn_at : dict of str to float
+        Churn that all rows would have at the margin of each of these groups; it stands for small ones.
+    models : int
+        Models that answer every row where this is served, the base among them where its decisions are kept; 0 where
+        there is nothing to serve.
     setting, name : str
         The parameters, and the strategy with them, for display.
 
@@ -78,6 +90,11 @@ class Candidate:
     broken_interval: tuple[float, float] = NO_INTERVAL
     fixed_interval: tuple[float, float] = NO_INTERVAL
     rows: float = NAN
+    accuracy_change: float = NAN
+    accuracy_change_interval: tuple[float, float] = NO_INTERVAL
+    models: int = 0
+    churn_by: dict[str, float] = field(default_factory=dict)
+    churn_at: dict[str, float] = field(default_factory=dict)
 
     @property
     def setting(self) -> str:
@@ -126,7 +143,11 @@ class Frontier(list[Candidate]):
         max_churn: float | None = None,
         churn: str = "hard",
     ) -> Chart:
-        """Accuracy against churn with intervals: dials as curves, other candidates as points.
+        """Accuracy and broken decisions against churn, with intervals: a curve for each family and setting.
+
+        Dials and margins are curves, and so are lambdas of distillation; other candidates are points. The bands are the
+        interval of the change of accuracy against the base on the same rows. Where accuracy was not measured (on
+        traffic without labels) it is churn along the curves.
 
         Parameters
         ----------
@@ -158,7 +179,7 @@ class Frontier(list[Candidate]):
         >>> Frontier().plot()
         Traceback (most recent call last):
         ...
-        ValueError: Frontier.plot: there must be a candidate with a measured accuracy and churn, got 0 without...
+        ValueError: Frontier.plot: there must be a candidate with a measured churn, got 0 without...
         """
         return plot_frontier(self, path, None if selection is None else selection.served, max_churn, churn)
 
@@ -197,6 +218,18 @@ class Selection:
         Of the base and of a plain retrain, on the same rows.
     models : int
         Models that answer every row, the base among them where its decisions are kept.
+    fixed : float
+        Share of rows wrong in the base and right in what is served.
+    accuracy_change : float
+        How much more accurate than the base it is on the same rows: ``fixed`` less ``broken``.
+    accuracy_change_interval : (float, float)
+        The 95 % interval of that paired difference.
+    accuracy_cost : float
+        How much less accurate than a plain retrain it is on the same rows: what the budget costs.
+    budget_left : float
+        The budget less the churn; below zero where the budget could not be kept, NaN without a budget.
+    sentences : tuple of str
+        All of it in words; ``str`` joins them.
 
     Examples
     --------
@@ -221,16 +254,29 @@ class Selection:
     plain_accuracy: float = NAN
     plain_churn: float = NAN
     models: int = 1
+    fixed: float = NAN
+    accuracy_change: float = NAN
+    accuracy_change_interval: tuple[float, float] = NO_INTERVAL
+    accuracy_cost: float = NAN
+    budget_left: float = NAN
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "notes", tuple(self.notes))  # a list where it was read from a file
 
     def __str__(self) -> str:
+        return " ".join(self.sentences)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
         parts = [name if weight == 1 else f"{weight:.3g} {name}" for name, weight in self.served.items()]
         many = "training" if self.trainings == 1 else "trainings"
-        measured = "" if math.isnan(self.churn) else f" {self._measured};"
-        first = f"{' + '.join(parts)}: {self.rule}.{measured} {self.trainings} {many}."
-        return " ".join([first, *filter(None, [self._beside, self._models]), *self.notes])
+        measured = "" if math.isnan(self.churn) else f"{self._measured}; "
+        return (
+            f"{' + '.join(parts)}: {self.rule}.",
+            f"{measured}{self.trainings} {many}.",
+            *filter(None, [self._changed, self._beside, self._left, self._models]),
+            *self.notes,
+        )
 
     @property
     def _measured(self) -> str:
@@ -243,14 +289,37 @@ class Selection:
         return f"{churn}, accuracy {self.accuracy:.1%}, broken {self.broken:.1%} {held_out}"
 
     @property
+    def _changed(self) -> str:
+        """The change of accuracy against the base with its interval, which the accuracies alone do not have."""
+        if math.isnan(self.accuracy_change) or not any((self.accuracy_change, self.fixed, self.broken)):
+            return ""
+        change = interval_text(Estimate(self.accuracy_change, *self.accuracy_change_interval, 0), signed=True)
+        return f"Its accuracy differs from the base's by {change}: {self.fixed:.1%} fixed, {self.broken:.1%} broken."
+
+    @property
     def _beside(self) -> str:
         """What the base and a plain retrain do, and the price of the budget."""
-        if math.isnan(self.base_accuracy) or math.isnan(self.plain_accuracy):
+        if math.isnan(self.plain_churn):
             return ""
-        cost = 100 * (self.plain_accuracy - self.accuracy)
-        price = f"costs {cost:.1f} points" if cost >= 0.05 else "costs no accuracy here"
+        if math.isnan(self.base_accuracy) or math.isnan(self.plain_accuracy):
+            return f"A plain retrain has a churn of {self.plain_churn:.3g}."
         plain = f"a plain retrain {self.plain_accuracy:.1%} with churn {self.plain_churn:.3g}"
-        return f"The base has an accuracy of {self.base_accuracy:.1%}, {plain}: less churn {price}."
+        beside = f"The base has an accuracy of {self.base_accuracy:.1%}, {plain}"
+        if self.churn >= self.plain_churn:
+            return f"{beside}."
+        points = 100 * (self.plain_accuracy - self.accuracy)
+        price = f"costs {points:.1f} points" if points >= 0.05 else "costs no accuracy here"
+        return f"{beside}: less churn {price}."
+
+    @property
+    def _left(self) -> str:
+        budget = self.budget_left + self.churn
+        if math.isnan(budget) or budget <= 0:
+            return ""
+        if self.budget_left < -1e-9 * budget:
+            return f"The budget of {budget:.3g} is exceeded by {-self.budget_left:.3g}."
+        left = max(self.budget_left, 0.0)
+        return f"{left / budget:.0%} of the budget is left ({left:.3g} of {budget:.3g})."
 
     @property
     def _models(self) -> str:

@@ -5,36 +5,51 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from sklearn.utils import _safe_indexing
 
-from lowchurn._estimates import share_of_rows, weighted_mean
+from lowchurn._estimates import paired_difference, share_of_rows, weighted_mean
 from lowchurn._terminal import one_line
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate, Frontier
+from lowchurn.estimator._groups import Groups
 from lowchurn.estimator._labels import GONE, WHO
+from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._production import Base, GivenBase, row_count
-from lowchurn.estimator._serving import Part, Weights, base_alone, weighted
+from lowchurn.estimator._serving import Part, Weights, base_alone, count_models, weighted
 from lowchurn.estimator._split import SomeRows, effective_rows, stacked, whole_numbers
 from lowchurn.estimator._training import Trainer
 from lowchurn.metrics import decide
 from lowchurn.scoring import Score
-from lowchurn.strategies import ColdStart, Strategy, Training, plan
+from lowchurn.strategies import ColdStart, Sticky, Strategy, Training, plan
 from lowchurn.theory import Margin
 from lowchurn.theory._decisions import threshold_values
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a choice among measured candidates is about: hard or soft churn, by which score, on how many rows."""
+    """What a choice among measured candidates is about: hard or soft churn, by which score, on how many rows.
+
+    ``labelled`` are the rows with labels that broken decisions are counted on, 0 where it is not known; ``groups``
+    the rows of each group that has its churn measured.
+    """
 
     hard: bool
     score: str
     rows: float
+    labelled: float = 0.0
+    groups: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def limits(
+        self, max_churn: float | Mapping[Any, float] | None, max_broken: float | None, groups: Groups | None
+    ) -> Limits:
+        """Limits that are measured on these rows."""
+        rows_by = self.groups if self.hard else None
+        return Limits.of(max_churn, max_broken, groups, self.rows, self.labelled or self.rows, rows_by)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +87,20 @@ class Ruler:
     hard: bool
     traffic: np.ndarray | None = None  # weights of the rows that churn is measured on, where they are others
     threshold: float | None = None
+    groups: Groups | None = None
+    codes: np.ndarray | None = None  # the number of each row's group
     base: Base | GivenBase | None = None
 
     @classmethod
     def on(
-        cls, base: Base | GivenBase, X: Rows, index: np.ndarray, part: SomeRows, traffic: Rows | None, **terms: Any
+        cls,
+        base: Base | GivenBase,
+        X: Rows,
+        index: np.ndarray,
+        part: SomeRows,
+        traffic: Rows | None,
+        groups: Groups | None,
+        **terms: Any,
     ) -> tuple[Ruler, Rows]:
         """What measures on some rows with labels and on traffic, and the rows of both."""
         measured = _safe_indexing(X, part.rows) if len(part.rows) or traffic is None else traffic
@@ -84,26 +108,49 @@ class Ruler:
             measured = stacked(measured, traffic)
         more = row_count(measured) - len(part.rows)
         asked = base.at(X, part.rows) if traffic is None else measured
-        base_proba, base_decisions = base.answers(asked)
+        base_proba, decided = base.answers(asked)
         return cls(
             y=np.append(index[part.rows], np.full(more, -1)),
             weights=np.append(part.weights, np.zeros(more)),
             base_proba=base_proba,
-            base_decisions=base_decisions,
+            base_decisions=decided,
             base=base,
             traffic=None if traffic is None else np.append(np.zeros(len(part.rows)), np.ones(more)),
+            groups=groups,
+            codes=None if groups is None else groups.codes(measured, decided),
             **terms,
         ), measured
 
     def take(self, rows: np.ndarray) -> Ruler:
         """What measures on some of the rows."""
-        parts = {name: getattr(self, name)[rows] for name in ("y", "weights", "base_proba", "base_decisions")}
-        return dataclasses.replace(self, traffic=None if self.traffic is None else self.traffic[rows], **parts)
+        names = ("y", "weights", "base_proba", "base_decisions", "traffic", "codes")
+        found: dict[str, Any] = {name: part[rows] for name in names if (part := getattr(self, name)) is not None}
+        return dataclasses.replace(self, **found)
 
     @property
     def plain_rule(self) -> Margin:
         """The rule of these decisions without a margin."""
         return Margin(values=threshold_values(self.threshold))
+
+    @property
+    def base_follows_its_probabilities(self) -> bool:
+        """Whether the base decides every row as its probabilities do."""
+        known = self.base_decisions != GONE
+        return bool((self.base_decisions == self.decided(self.base_proba))[known].all())
+
+    def reach(self, proba: np.ndarray, trust: float) -> np.ndarray:
+        """The margin up to which each row changes, where it grows with the lead of the base's class."""
+        worth, base = proba * self._values, self.base_proba * self._values
+        rows, known = np.arange(len(worth)), self.base_decisions >= 0
+        at = rows[:, None], self.base_decisions[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            reached = (worth - worth[at]) / (1 + trust * np.maximum(base[at] - base, 0.0))
+        reached[rows[known], self.base_decisions[known]] = -math.inf
+        return np.where(known, reached.max(axis=1), math.inf)
+
+    @property
+    def _values(self) -> np.ndarray:
+        return np.ones(self.base_proba.shape[1]) if self.threshold is None else np.array(self.plain_rule.values)
 
     @property
     def churn_weights(self) -> np.ndarray:
@@ -116,7 +163,21 @@ class Ruler:
 
     @property
     def terms(self) -> Terms:
-        return Terms(self.hard, self.score.name, effective_rows(self.churn_weights))
+        among = self.churn_weights
+        inside = {name: among[rows] for name, rows in self.each_group()}
+        groups = {name: effective_rows(weights) for name, weights in inside.items() if weights.any()}
+        return Terms(self.hard, self.score.name, effective_rows(among), effective_rows(self.weights), groups)
+
+    def each_group(self) -> Iterator[tuple[str, np.ndarray]]:
+        """The name of each group, and its rows as a mask."""
+        for number, name in enumerate([] if self.groups is None else self.groups.names):
+            yield name, np.asarray(self.codes == number)
+
+    def churn_by(self, changes: np.ndarray) -> dict[str, float]:
+        """The churn of each group that has rows."""
+        among = self.churn_weights
+        inside = ((name, rows) for name, rows in self.each_group() if among[rows].any())
+        return {name: float(np.average(changes[rows], weights=among[rows])) for name, rows in inside}
 
     @property
     def bound(self) -> float:
@@ -169,14 +230,43 @@ class Ruler:
     def churn(self, proba: np.ndarray) -> float:
         return self.mean_change(self.changes(proba))
 
+    def churn_at(self, proba: np.ndarray, rule: Margin) -> dict[str, float]:
+        """The churn that all rows would have at the margin of each group."""
+        if self.groups is None or not rule.groups:
+            return {}
+        beyond = rule.gain(proba, self.base_decisions) - rule.ratio * self.own(proba)
+        margins = np.maximum(rule.margin, rule.groups)
+        found = {margin: self.mean_change(beyond > margin) for margin in set(margins.tolist())}
+        return {name: found[margin] for name, margin in zip(self.groups.names, margins.tolist(), strict=True)}
+
+    def spent(self, limit: Limit, proba: np.ndarray) -> float:
+        """What probabilities spend of a limit."""
+        if limit.of == "broken":
+            return self.mean(self.base_right & ~self.right(proba))
+        return self.churn(proba) if limit.on_all else self.churn_by(self.changes(proba)).get(limit.group, 0.0)
+
+    def shares(self, limit: Limit) -> np.ndarray:
+        """What the change of each row's decision spends of a limit."""
+        if limit.of == "broken":
+            return np.asarray(self.weights * self.base_right / self.weights.sum())
+        among = self.churn_weights if limit.on_all else self.churn_weights * (self.codes == limit.number)
+        return np.asarray(among / max(float(among.sum()), 1e-300))
+
+    def own(self, proba: np.ndarray) -> np.ndarray:
+        """The probability of the base's decision, per row; 0 for a class that is gone."""
+        return np.where(self.base_decisions >= 0, proba[np.arange(len(proba)), self.base_decisions], 0.0)
+
     def measure(self, candidate: Candidate, proba: np.ndarray, alone: bool = False) -> Candidate:
         """The candidate with what it does on these rows."""
         changes, right = self.changes(proba, alone), self.right(proba, alone)
         hits = {"accuracy": right, "broken": self.base_right & ~right, "fixed": right & ~self.base_right}
+        broken, fixed = self.mean(hits["broken"]), self.mean(hits["fixed"])
         intervals = {}
         if self.labelled:
             copies = whole_numbers(self.weights)
             intervals = {name: share_of_rows(rows, self.weights, copies) for name, rows in hits.items()}
+            rows = effective_rows(self.weights)
+            intervals["accuracy_change"] = paired_difference(fixed, broken, round(rows), effective=rows)
         among = self.churn_weights
         hard = share_of_rows(changes > 0, among, whole_numbers(among)) if self.hard else None
         intervals["churn"] = weighted_mean(changes, among) if hard is None else hard
@@ -186,16 +276,19 @@ class Ruler:
             risk=self.risk(proba),
             accuracy=1 - self.mean((~right).astype(float)),
             churn=self.mean_change(changes),
-            broken=self.mean(hits["broken"]),
-            fixed=self.mean(hits["fixed"]),
+            broken=broken,
+            fixed=fixed,
+            accuracy_change=fixed - broken,
             rows=effective_rows(self.churn_weights),
+            churn_by=self.churn_by(changes),
             **values,
         )
 
     def offer(self, weights: Weights, candidate: Candidate, proba: np.ndarray, rule: Margin | None = None) -> Offer:
         """What could be served, with what it does on these rows."""
         alone = base_alone(weights)
-        return Offer(weights, self.measure(candidate, proba, alone), self.cost(proba, alone), rule)
+        measured = dataclasses.replace(self.measure(candidate, proba, alone), models=count_models(weights))
+        return Offer(weights, measured, self.cost(proba, alone), rule)
 
 
 DEBT = 0.05  # a share of rows that a budget may cost in accuracy; a retrain in random order gains less in practice
@@ -227,9 +320,10 @@ class Tried:
 class Trials:
     """Strategies, trained and measured one after the other; the plain retrain is what they are compared with."""
 
-    def __init__(self, trainer: Trainer, ruler: Ruler | None, X_choose: Rows) -> None:
+    def __init__(self, trainer: Trainer, ruler: Ruler | None, X_choose: Rows, held: Margin | None = None) -> None:
         self.trainer = trainer
         self.ruler = ruler
+        self.held = held  # the rule that keeps all decisions of some groups, whatever is served
         self.X_choose = X_choose
         self.records: list[Tried] = []
         self._probas: dict[Part, np.ndarray] = {}
@@ -268,34 +362,65 @@ class Trials:
         self.records += new
         return new
 
-    def _candidate(self, strategy: Strategy, reason: str = "", status: str = "trained") -> Candidate:
+    def run_rules(self, estimate: Sticky, rules: Iterable[Margin]) -> list[Tried]:
+        """Measure an estimate that is trained under rules that keep decisions."""
+        new = [self._tried(dataclasses.replace(estimate, margin=min(one.margin, 1.0)), "", one) for one in rules]
+        self.records += new
+        return new
+
+    def _candidate(
+        self, strategy: Strategy, reason: str = "", status: str = "trained", rule: Margin | None = None
+    ) -> Candidate:
+        parameters, dial = strategy.parameters, strategy.dial
+        along = strategy.dial_parameter
+        if rule is not None and rule.ratio:
+            parameters["ratio"] = rule.ratio
+            if not rule.margin and not rule.groups:
+                dial, along = rule.ratio / (1 + rule.ratio), "ratio"
+        if rule is not None and rule.groups and self.ruler is not None and self.ruler.groups is not None:
+            parameters |= {f"margin[{n}]": m for n, m in zip(self.ruler.groups.names, rule.groups, strict=True)}
+            margins = np.minimum(rule.margins(len(self.ruler.y), self.ruler.codes), 1.0)
+            dial = self.ruler.mean_change(margins) if along == "margin" else dial
         return Candidate(
             strategy.name,
-            strategy.parameters,
-            dial=math.nan if strategy.dial is None else strategy.dial,
-            dial_parameter=strategy.dial_parameter,
+            parameters,
+            dial=math.nan if dial is None else dial,
+            dial_parameter=along,
             seconds=self.trainer.seconds.get(Training(strategy), math.nan),
             status=status,
             reason=reason,
         )
 
-    def _tried(self, strategy: Strategy, cannot: str) -> Tried:
+    def _tried(self, strategy: Strategy, cannot: str, given: Margin | None = None) -> Tried:
         if cannot:
             return Tried(Offer({}, self._candidate(strategy, cannot, "skipped")))
         assert self.ruler is not None
         try:
             recipe = plan([strategy]).recipes[strategy]
             weights, left_out = self.trainer.made(recipe)
-            proba = self.proba(weights)
-            self._refuse_diverged(strategy, proba)
+            self._refuse_diverged(strategy, self.proba(weights))
             rule = None
-            if recipe.margin is not None and not base_alone(weights):
-                rule = dataclasses.replace(self.ruler.plain_rule, margin=recipe.margin)
-                proba = rule.proba(proba, self.ruler.base_decisions)
-            return Tried(self.ruler.offer(weights, self._candidate(strategy, left_out), proba, rule), proba)
+            if recipe.margin is not None:
+                kept = given or self.held or self.ruler.plain_rule
+                rule = dataclasses.replace(kept, margin=recipe.margin, values=self.ruler.plain_rule.values)
+            return self.ruled(weights, self._candidate(strategy, left_out, rule=rule or self.held), rule)
         except Exception as error:
             reason = f"{type(error).__name__}: {one_line(error)}"
             return Tried(Offer({}, self._candidate(strategy, reason, "failed")))
+
+    def ruled(self, weights: Weights, candidate: Candidate, rule: Margin | None = None) -> Tried:
+        """Models measured under a rule; without one, under that which keeps the decisions of some groups."""
+        assert self.ruler is not None
+        proba, base = self.proba(weights), self.trainer.can.kept
+        if base_alone(weights):
+            return Tried(self.ruler.offer(weights, candidate, proba), proba)
+        if rule is None and self.held is not None:
+            rule = self.held
+            weights = {**weights, **({} if base is None else {base: weights.get(base, 0.0)})}
+        if rule is not None:
+            candidate = dataclasses.replace(candidate, churn_at=self.ruler.churn_at(proba, rule))
+            proba = rule.proba(proba, self.ruler.base_decisions, self.ruler.codes)
+        return Tried(self.ruler.offer(weights, candidate, proba, rule), proba)
 
     def proba(self, weights: Weights) -> np.ndarray:
         """Probabilities of the rows to choose on, summed in the order in which they are served."""
@@ -309,7 +434,7 @@ class Trials:
         """Probabilities of the rows to choose on that agree with what an offer decides."""
         assert self.ruler is not None
         proba = self.proba(offer.weights)
-        return proba if offer.rule is None else offer.rule.proba(proba, self.ruler.base_decisions)
+        return proba if offer.rule is None else offer.rule.proba(proba, self.ruler.base_decisions, self.ruler.codes)
 
     def _refuse_diverged(self, strategy: Strategy, proba: np.ndarray) -> None:
         """A candidate that is no model to serve is a failed one.
@@ -393,19 +518,19 @@ def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, sta
         )
 
 
-def debt(trials: Trials, offer: Offer, budget: float | None) -> str:
+def debt(trials: Trials, offer: Offer, limits: Limits) -> str:
     """That the budget makes what is served clearly less accurate than a plain retrain, in words; else empty."""
     ruler, plain = trials.ruler, trials.plain
-    if not budget or ruler is None or plain.proba is None or not ruler.labelled:
+    if not limits or limits.frozen or ruler is None or plain.proba is None or not ruler.labelled:
         return ""
     rights = ruler.right(trials.served_proba(offer), base_alone(offer.weights)), ruler.right(plain.proba)
     if not clearly_worse(*rights, ruler.weights, points=DEBT):
         return ""
     own, retrained = map(ruler.mean, rights)
     return (
-        f"max_churn={budget:g} costs {100 * (retrained - own):.1f} points of accuracy ({own:.1%} of the held-out rows "
-        f"are right, with a plain retrain {retrained:.1%}), which the next release takes over as a debt: raise "
-        f"max_churn once, up to the plain retrain's churn of {plain.offer.churn:.3g}, or serve a plain retrain once."
+        f"{limits.parameters} costs {100 * (retrained - own):.1f} points of accuracy ({own:.1%} of the held-out rows "
+        f"are right, with a plain retrain {retrained:.1%}), which the next release takes over as a debt: raise the "
+        f"budget once, up to the plain retrain's churn of {plain.offer.churn:.3g}, or serve a plain retrain once."
     )
 
 
@@ -424,11 +549,13 @@ def decides_otherwise(ruler: Ruler) -> str:
     )
 
 
-def warn_of_few_rows(terms: Terms, budget: float | None, stacklevel: int) -> None:
-    """Where one changed row is above the budget, held-out rows cannot show whether it is kept."""
-    if budget and terms.hard and terms.rows * budget < 1:
-        warnings.warn(
-            f"{WHO}: {terms.rows:.0f} held-out rows are few for max_churn={budget:g}: one changed "
-            "row is above the budget. Give more rows, or hold more of them out with held_out=.",
-            stacklevel=stacklevel + 1,
-        )
+def warn_of_few_rows(limits: Limits, hard: bool, stacklevel: int) -> None:
+    """Where one changed row is above a limit, held-out rows cannot show whether it is kept."""
+    for limit in limits:
+        if limit.most and (hard or limit.of == "broken") and limit.rows * limit.most < 1:
+            warnings.warn(
+                f"{WHO}: {limit.rows:.0f} held-out rows are few for {limit.parameter}: one "
+                f"{'changed' if limit.of == 'churn' else 'broken'} row is above the budget. Give more rows, or hold "
+                "more of them out with held_out=.",
+                stacklevel=stacklevel + 1,
+            )

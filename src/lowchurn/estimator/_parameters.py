@@ -23,27 +23,45 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
         raise ValueError(f"{WHO}: compress must be True or False, got {parameters['compress']!r}.")
     bound = get_score(parameters["proper_score"]).bound
     max_churn, soft = parameters["max_churn"], parameters["churn"] == "soft"
-    if max_churn is not None:
-        _check_budget(max_churn, hard=not soft)
+    budgets = list(max_churn.values()) if isinstance(max_churn, Mapping) else [max_churn]
+    if not budgets:
+        raise ValueError(f"{WHO}: max_churn must name at least one class or slice, got {max_churn!r}.")
+    for most in budgets if max_churn is not None else ():
+        _check_budget("max_churn", most, hard=not soft)
+    by = parameters["by"]
+    if not (by is None or callable(by) or (isinstance(by, str | int | np.integer) and not isinstance(by, bool))):
+        raise ValueError(f"{WHO}: by must be the name or the position of a column, or a function of X, got {by!r}.")
+    if parameters["max_broken"] is not None:
+        _check_budget("max_broken", parameters["max_broken"], hard=True)
     for name in ("confidence", "validation_fraction", "threshold"):
         if parameters[name] is not None:
             check_number(WHO, name, parameters[name], 0, 1, open_low=True, open_high=True)
+    if not isinstance(parameters["serve_base"], bool | np.bool_):
+        raise ValueError(f"{WHO}: serve_base must be True or False, got {parameters['serve_base']!r}.")
+    if max_churn == 0 and not parameters["serve_base"]:
+        raise ValueError(
+            f"{WHO}: max_churn=0 keeps the base itself in service, got serve_base=False. Give serve_base=True, or a "
+            "budget above 0."
+        )
     if parameters["confidence"] is None:
         return
-    if not max_churn:
+    most = max((one for one in budgets if one is not None), default=None)
+    if not most and (most == 0 or not parameters["max_broken"]):
         raise ValueError(f"{WHO}: confidence certifies a budget above 0, got max_churn={max_churn}. Give max_churn.")
-    if soft and (bound is None or max_churn >= bound):
+    if parameters["max_broken"] == 0:
+        raise ValueError(f"{WHO}: confidence certifies a limit above 0, got max_broken=0. Give max_churn=0 to freeze.")
+    if most and soft and (bound is None or most >= bound):
         raise ValueError(
-            f"{WHO}: soft churn can only be certified below the score's bound {bound}, got max_churn={max_churn:g}."
+            f"{WHO}: soft churn can only be certified below the score's bound {bound}, got max_churn={most:g}."
         )
 
 
-def _check_budget(max_churn: float, hard: bool) -> None:
+def _check_budget(name: str, most: float, hard: bool) -> None:
     """A share of decisions, or a divergence above 0; a percentage gets a hint."""
     try:
-        check_number(WHO, "max_churn", max_churn, 0, 1.0 if hard else math.inf, open_low=not hard, open_high=True)
+        check_number(WHO, name, most, 0, 1.0 if hard else math.inf, open_low=not hard, open_high=True)
     except ValueError as error:
-        hint, number = "", isinstance(max_churn, int | float | np.integer | np.floating)
-        if hard and number and not isinstance(max_churn, bool) and 1 <= max_churn <= 100:
-            hint = f" It is a share of the decisions: did you mean {max_churn / 100:g}?"
+        hint, number = "", isinstance(most, int | float | np.integer | np.floating)
+        if hard and number and not isinstance(most, bool) and 1 <= most <= 100:
+            hint = f" It is a share of the decisions: did you mean {most / 100:g}?"
         raise ValueError(f"{error}{hint}") from None

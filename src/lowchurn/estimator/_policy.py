@@ -14,14 +14,17 @@ import numpy as np
 from lowchurn._estimates import share_of_rows, weighted_mean
 from lowchurn._types import Rows
 from lowchurn.estimator._compressing import Compression
-from lowchurn.estimator._frontier import Candidate, Selection
+from lowchurn.estimator._frontier import Candidate, Frontier, Selection
+from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._measuring import Offer, Ruler, Terms, Trials, Tried
 from lowchurn.estimator._production import Base
 from lowchurn.estimator._serving import OnDial, Part, Weights, base_alone, count_models, weighted
 from lowchurn.estimator._split import whole_numbers
-from lowchurn.estimator._to_try import Goal, aim_below
+from lowchurn.estimator._to_try import Goal, aimed
 from lowchurn.metrics import dial_key
-from lowchurn.selection import Certificate, InfeasibleBudget, certify, combine, select_single
+from lowchurn.selection import Certificate, InfeasibleBudget, combine, select_single
+from lowchurn.selection._certify import Claim, certify_together
+from lowchurn.strategies import Sticky
 
 LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a prediction and changes nothing
 
@@ -63,50 +66,54 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, base: Base | No
         if base is not None and weights[-1] == 1:
             served = {base: 1.0}
         candidate = Candidate("mixture", {"epsilon": float(f"{epsilon:.3g}")})
-        offers.append(ruler.offer(served, candidate, trials.proba(served)))
+        offers.append(trials.ruled(served, candidate).offer)
     return offers
 
 
 def choose(
-    offers: Sequence[Offer], terms: Terms, budget: float | None, plain: Offer, aim: float | None = None
+    offers: Sequence[Offer], terms: Terms, limits: Limits, plain: Offer, aims: Limits | None = None
 ) -> tuple[Offer | None, str]:
-    """The offer to serve and the rule in words; None where no offer keeps the budget.
+    """The offer to serve and the rule in words; None where no offer keeps the limits.
 
     Offers on a dial come as close to the budget as one likes, and the best of many that just keep it on these rows
-    is over it on new ones half of the time. So beside a dial offers have to keep ``aim``, which is a little below, if
-    any does. Each dial stands here with one position, the one that spends the budget (see :func:`spend`), and gives
+    is over it on new ones half of the time. So beside a dial offers have to keep ``aims``, a little below, if any
+    does. Each dial stands here with one position, the one that spends the budget (see :func:`spend`), and gives
     way to other offers only where they are clearly better (see :func:`best_of`).
     """
     what = "accurate" if terms.hard else f"accurate (by {terms.score} score)"
-    if budget is None:
+    if not limits:
         rule = f"least churn among those at least as {what} as a plain retrain"
         fine = [offer for offer in offers if offer.cost <= plain.cost + 1e-12] or [plain]
         return min(fine, key=lambda offer: (offer.churn, offer.cost)), rule
-    rule = f"most {what} within {'hard' if terms.hard else 'soft'} churn {budget:g}"
-    within = budget * (1 + 1e-9)  # sums of weights may carry a churn that equals the budget over it by rounding
-    for limit in (within if aim is None else min(aim, within), within):
-        feasible = spend([offer for offer in offers if offer.churn <= limit], terms)
+    rule = f"most {what} within {limits.rule(terms.hard)}"
+    for some in (limits if aims is None else aims, limits):
+        feasible = spend([offer for offer in offers if some.keep(offer.candidate)], terms)
         if feasible:
-            return best_of(feasible, terms), rule
+            best = best_of(feasible, terms)
+            # Without a margin it may as well be the retrain alone, unless rows that tie are kept.
+            bare = best.rule is not None and best.rule.margin == best.rule.ratio == sum(best.rule.groups) == 0
+            return plain if bare and best.churn == plain.churn and plain in offers else best, rule
     return None, rule
 
 
 def best_of(offers: Sequence[Offer], terms: Terms) -> Offer:
-    """The offer of least cost; but one on a dial of weights, unless another is clearly better.
+    """The offer of least cost; but a sticky one, or else one on a dial of weights, unless another is clearly better.
 
     Clearly: by a standard error of the difference. Where two offers differ, at least one of them differs from the base,
     so that the sum of their churns bounds the share of rows in which their errors can differ. On a few hundred rows the
-    least error of several offers is a matter of chance, and a dial of weights is on average the better and one model
-    to serve. A dial of probabilities is neither always (docs/results/dial_users.md), so it stands beside the others.
+    least error of several offers is a matter of chance. On average sticky decisions are the best within a budget
+    (docs/results/sticky_users.md), and a dial of weights is the best that one model serves. A dial of probabilities is
+    neither always (docs/results/dial_users.md), so it stands beside the others.
     """
 
     def best(some: Sequence[Offer]) -> Offer:
         return some[select_single([o.cost for o in some], [o.churn for o in some], math.inf)]
 
-    on_dial = [o for o in offers if not math.isnan(o.candidate.dial) and o.one_model]
-    if not on_dial or not terms.hard:
+    sticky = [offer for offer in offers if offer.candidate.strategy == Sticky.name]
+    preferred = sticky or [o for o in offers if not math.isnan(o.candidate.dial) and o.one_model]
+    if not preferred or not terms.hard:
         return best(offers)
-    first, other = best(on_dial), best(offers)
+    first, other = best(preferred), best(offers)
     noise = math.sqrt((first.churn + other.churn) / terms.rows)
     return other if other.cost < first.cost - noise else first
 
@@ -134,28 +141,35 @@ def spend(offers: Sequence[Offer], terms: Terms) -> list[Offer]:
 
 
 def fall_back(
-    offers: Sequence[Offer], trials: Trials, ruler: Ruler, budget: float, base: Base | None
+    offers: Sequence[Offer], trials: Trials, ruler: Ruler, limits: Limits, base: Base | None
 ) -> tuple[Offer, str]:
     """A blend with the base, or the nearest candidate where the base cannot be served; and, in words, the reason."""
-    nearest = min(offers or trials.offers, key=lambda offer: (offer.churn, offer.cost))
-    failed = f"no candidate keeps max_churn={budget:g} on held-out rows; the least churn is {nearest.churn:.3g}."
+    nearest, least = nearest_to(limits, offers or trials.offers)
+    failed = f"no candidate keeps {limits.parameters} on held-out rows; {least}."
     if base is None:
         return nearest, (
-            f"{failed} {nearest.candidate.name} has it and is served. The base is known only by a table of its "
-            "answers, so that it cannot answer new rows or be blended in: to keep this budget give base= the model "
-            f"itself, a function or a file; or set max_churn to {math.ceil(1000 * nearest.churn) / 1000:g} or more."
+            f"{failed} {nearest.candidate.name} has it and is served. The base cannot answer new rows or be blended "
+            "in: it is known only by a table of its answers, or serve_base=False. To keep this budget let it stay in "
+            "service (base= the model itself, a function or a file); or give strategies='sticky' and, at predict, "
+            f"previous=; or set {limits.enough(nearest.candidate)} or more."
         )
     kept = ruler.offer({base: 1.0}, Candidate("base", status="kept"), ruler.base_proba)
-    if budget == 0 and kept.churn == 0:
+    if limits.frozen and kept.churn == 0:
         return kept, ""
-    blends = [*mixtures(trials, ruler, budget, base), kept]
-    picked, _ = choose(blends, ruler.terms, budget, blends[0])
+    blends = [*mixtures(trials, ruler, limits.churn, base), kept]
+    picked, _ = choose(blends, ruler.terms, limits, blends[0])
     if picked is None:  # even the base changes decisions where classes are gone
-        picked = min(blends, key=lambda offer: (offer.churn, offer.cost))
+        picked, _ = nearest_to(limits, blends)
     what = "The base is kept as it is" if base_alone(picked.weights) else "A blend with the base is served"
     return picked, (
         f"{failed} {what}. Raise the budget, or try a start from the base or other strategies, to serve one model."
     )
+
+
+def nearest_to(limits: Limits, offers: Sequence[Offer]) -> tuple[Offer, str]:
+    """The offer that spends least of the limits, and what it spends in words."""
+    nearest = min(offers, key=lambda offer: (limits.load(offer.candidate), offer.cost))
+    return nearest, f"the least is {limits.spent(nearest.candidate)}"
 
 
 @dataclass(frozen=True)
@@ -172,14 +186,14 @@ class Choice:
 class Choices:
     """All that a choice needs, kept after training, so that another budget can be chosen for at once.
 
-    ``changes`` holds the churn of each offer on each row for the certificate, where there are such rows.
+    ``evidence`` is for the certificate, where there are rows for it.
     """
 
     offers: Sequence[Offer]
     plain: Offer
     terms: Terms
     bound: float
-    changes: Sequence[np.ndarray] | None
+    evidence: Evidence | None
     base: Base | None
     trainings: int
     rows: Mapping[str, int]
@@ -187,20 +201,23 @@ class Choices:
     base_accuracy: float = math.nan
     compression: Compression | None = None  # its students are among the offers, and are preferred to the others
 
-    def compressed(self, found: Compression, changes: Sequence[np.ndarray] | None, trainings: int) -> Choices:
-        """The same with students among the offers; ``changes`` are theirs on the rows for the certificate."""
+    def compressed(self, found: Compression, evidence: Evidence | None, trainings: int) -> Choices:
+        """The same with students among the offers; ``evidence`` is theirs."""
+        both = self.evidence
+        if both is not None and evidence is not None:
+            churn, broken = [*both.churn, *evidence.churn], [*both.broken, *evidence.broken]
+            both = dataclasses.replace(both, churn=churn, broken=broken)
         offers = [*self.offers, *found.students]
-        both = None if self.changes is None else [*self.changes, *(changes or ())]
-        return dataclasses.replace(self, offers=offers, changes=both, compression=found, trainings=trainings)
+        return dataclasses.replace(self, offers=offers, evidence=both, compression=found, trainings=trainings)
 
     def teacher(self, goal: Goal, last_resort: Callable[[], tuple[Offer, str]]) -> Offer:
         """What would be served, and is compressed; rows for the certificate have no part in it."""
-        if goal.confidence is None or goal.budget is None:
-            return self.choose(goal.budget, None, last_resort).offer
-        aim = aim_below(goal.budget, self.terms, goal.confidence, goal.certified_rows)
-        return choose(self.offers, self.terms, goal.budget, self.plain, aim)[0] or last_resort()[0]
+        if goal.confidence is None or not goal.limits:
+            return self.choose(goal.limits, None, last_resort).offer
+        aims = goal.aims(self.terms)
+        return choose(self.offers, self.terms, goal.limits, self.plain, aims)[0] or last_resort()[0]
 
-    def uncompressed(self, choice: Choice, budget: float | None) -> str:
+    def uncompressed(self, choice: Choice, limits: Limits) -> str:
         """Why what is served is not one model, or that it is clearly worse than several; empty where all is well."""
         found, served = self.compression, choice.offer
         if found is not None and served in found.less_accurate:
@@ -209,12 +226,10 @@ class Choices:
         chosen = found is not None and found.teacher is not None and served.weights is found.teacher.weights
         if count == 1 and not chosen:
             return ""
-        why = "compress=True: max_churn=0 allows no change, and a compressed model would be one."
-        if budget != 0:
-            why = (found or Compression([])).why_not(budget)
+        why = (found or Compression([])).why_not(limits)
         many = f"the {count} models" if count > 1 else "the model"
         return (
-            f"{why} What was to be compressed is served, {many} with a churn of {served.churn:.3g}. Raise max_churn, "
+            f"{why} What was to be compressed is served, {many} with a churn of {served.churn:.3g}. Raise the budget, "
             "give traffic= to learn from more rows, or leave compress out."
         )
 
@@ -226,12 +241,11 @@ class Choices:
             found |= {part.new: None, part: None} if isinstance(part, OnDial) else {part: None}
         return list(found)
 
-    def measured_on(
-        self, ruler: Ruler, X: Rows, changes: Sequence[np.ndarray] | None, counts: Mapping[str, int]
-    ) -> Choices:
+    def measured_on(self, ruler: Ruler, X: Rows, evidence: Evidence | None, counts: Mapping[str, int]) -> Choices:
         """The same offers with their churn on other rows, which have no labels; the rest stays as it was measured."""
+        asked = self.offers if self.plain in self.offers else [*self.offers, self.plain]
         found = []
-        for offer, values in zip(self.offers, certified_changes(self.offers, ruler, X), strict=True):
+        for offer, values in zip(asked, evidence_of(asked, ruler, X).churn, strict=True):
             each = np.ones(len(values))
             share = share_of_rows(values > 0, each, copies=True) if self.terms.hard else weighted_mean(values, each)
             measured: dict[str, Any] = {
@@ -239,27 +253,34 @@ class Choices:
                 "churn_interval": (share.low, share.high),
                 "rows": float(len(values)),
             }
+            if ruler.groups is not None:
+                measured["churn_by"] = ruler.churn_by(values)
             candidate = dataclasses.replace(offer.candidate, **measured)
             found.append(dataclasses.replace(offer, candidate=candidate))
-        terms = dataclasses.replace(self.terms, rows=ruler.terms.rows)
-        plain = found[self.offers.index(self.plain)] if self.plain in self.offers else self.plain
+        terms = dataclasses.replace(self.terms, rows=ruler.terms.rows, groups=ruler.terms.groups)
+        if evidence is not None and self.evidence is not None:
+            evidence = dataclasses.replace(evidence, broken=self.evidence.broken)  # which needs labels
+        plain, offers = found[asked.index(self.plain)], found[: len(self.offers)]
         rows = {**self.rows, "certify": 0, **counts}
-        made = dataclasses.replace(self, offers=found, plain=plain, terms=terms, changes=changes, rows=rows)
+        made = dataclasses.replace(self, offers=offers, plain=plain, terms=terms, evidence=evidence, rows=rows)
         if self.compression is None:
             return made
-        students = [new for new, old in zip(found, self.offers, strict=True) if old in self.compression.students]
+        students = [new for new, old in zip(offers, self.offers, strict=True) if old in self.compression.students]
         return dataclasses.replace(made, compression=Compression(students))
 
-    def choose(
-        self, budget: float | None, confidence: float | None, last_resort: Callable[[], tuple[Offer, str]]
-    ) -> Choice:
-        """The choice for a budget; ``last_resort`` returns what is served where no offer keeps it, and why."""
+    def seen_in(self, frontier: Frontier) -> Frontier:
+        """A frontier with what these choices were measured to do, where they are its candidates."""
+        measured = {offer.candidate.name: offer.candidate for offer in (*self.offers, self.plain)}
+        return Frontier(measured.get(row.name, row) for row in frontier)
+
+    def choose(self, limits: Limits, confidence: float | None, last_resort: Callable[[], tuple[Offer, str]]) -> Choice:
+        """The choice within limits; ``last_resort`` returns what is served where no offer keeps them, and why."""
         has_dial = any(offer.candidate.dial > 0 for offer in self.offers)
-        aim = aim_below(budget, self.terms) if budget is not None and has_dial else None
-        picked, rule = self._choose(self.offers, budget, aim)
+        aims = aimed(limits, self.terms) if has_dial else None
+        picked, rule = self._choose(self.offers, limits, aims)
         certificate = None
-        if confidence is not None and budget is not None and self.offers:
-            certificate, best = self._certify(self._in_order(picked, budget, aim), budget, confidence)
+        if confidence is not None and limits and self.offers:
+            certificate, best = self._certify(self._in_order(picked, limits, aims), limits, confidence)
             if certificate.certified:
                 picked, rule = best, f"{rule}, certified with confidence {confidence:g}"
         if picked is not None:
@@ -267,51 +288,55 @@ class Choices:
         picked, why = last_resort()
         return Choice(picked, rule, certificate, why)
 
-    def _choose(self, offers: Sequence[Offer], budget: float | None, aim: float | None) -> tuple[Offer | None, str]:
+    def _choose(self, offers: Sequence[Offer], limits: Limits, aims: Limits | None) -> tuple[Offer | None, str]:
         """The offer to serve: a compressed model where one will do."""
         students = [] if self.compression is None else [one for one in self.compression.students if one in offers]
-        if budget is None:
+        if not limits:
             students = [one for one in students if one.cost <= self.plain.cost + 1e-12]
-        picked, rule = choose(students, self.terms, budget, self.plain, aim) if students else (None, "")
+        picked, rule = choose(students, self.terms, limits, self.plain, aims) if students else (None, "")
         if picked is not None:
             return picked, rule
-        return choose([one for one in offers if one not in students], self.terms, budget, self.plain, aim)
+        return choose([one for one in offers if one not in students], self.terms, limits, self.plain, aims)
 
-    def _in_order(self, picked: Offer | None, budget: float, aim: float | None) -> list[Offer]:
-        """Offers as one would choose them if those before were taken away; last those above the budget."""
+    def _in_order(self, picked: Offer | None, limits: Limits, aims: Limits | None) -> list[Offer]:
+        """Offers as one would choose them if those before were taken away; last those above a limit."""
         left, order = list(self.offers), []
         while picked is not None:
             order.append(picked)
             left.remove(picked)
-            picked, _ = self._choose(left, budget, aim)
+            picked, _ = self._choose(left, limits, aims)
         return order + sorted(left, key=lambda offer: (offer.cost, offer.churn))
 
-    def _certify(self, prefer: Sequence[Offer], budget: float, confidence: float) -> tuple[Certificate, Offer]:
-        """Test offers from the least churn upward, an order that other rows fixed; take the first accepted one."""
-        assert self.changes is not None
-        order = sorted(range(len(self.offers)), key=lambda k: (self.offers[k].churn, k))
+    def _certify(self, prefer: Sequence[Offer], limits: Limits, confidence: float) -> tuple[Certificate, Offer]:
+        """Test offers from the least spent upward, an order that other rows fixed; take the first accepted one."""
+        evidence = self.evidence
+        assert evidence is not None
+        spent = [(limits.load(offer.candidate), offer.churn) for offer in self.offers]
+        order = sorted(range(len(self.offers)), key=lambda k: (*spent[k], k))
         best = [self.offers.index(one) for one in prefer]
-        values = {str(k): self.changes[k] for k in order}
-        certificate, accepted = certify(values, budget, confidence, self.bound, prefer=[str(k) for k in best])
+        claims = []
+        for limit in limits:
+            if limit.most and not limit.small:  # where no decision may change, the rule of every offer keeps them all
+                bound = self.bound if limit.of == "churn" else 1.0
+                values = {str(k): evidence.values(limit, k) for k in order}
+                claims.append(Claim(limit.words, limit.most, values, bound))
+        certificate, accepted = certify_together(claims, confidence, prefer=[str(k) for k in best])
         pick = next((k for k in best if str(k) in accepted), best[0])
         named = tuple((self.offers[int(k)].candidate.name, p) for k, p in certificate.tested)
         return dataclasses.replace(certificate, tested=named), self.offers[pick]
 
-    def nearest(self, budget: float) -> tuple[Offer, str]:
+    def nearest(self, limits: Limits) -> tuple[Offer, str]:
         """The last resort on a dial: what changes least, which is not the base where classes are gone."""
-        picked = min(self.offers, key=lambda offer: (offer.churn, offer.cost))
-        return picked, (
-            f"nothing on the dial keeps max_churn={budget:g} on held-out rows; the least churn, {picked.churn:.3g}, "
-            "is served."
-        )
+        picked, least = nearest_to(limits, self.offers)
+        return picked, f"nothing on the dial keeps {limits.parameters} on held-out rows; {least}, which is served."
 
-    def selection(self, choice: Choice, budget: float | None, owed: str = "") -> Selection:
+    def selection(self, choice: Choice, limits: Limits, owed: str = "") -> Selection:
         """What is served, in words and numbers."""
         picked, row = choice.offer, choice.offer.candidate
         notes = [*self.notes, owed]
         if base_alone(picked.weights):
             why = choice.why or "of all candidates within the budget it is the most accurate on the held-out rows."
-            why = why if budget != 0 else "max_churn=0 allows no change."
+            why = "max_churn=0 allows no change." if limits.frozen else why
             notes.insert(0, f"This is the base unchanged: {why}")
         elif picked.churn == 0 and self.terms.hard:
             notes.insert(0, "It decides every held-out row as the base does.")
@@ -327,34 +352,65 @@ class Choices:
         return Selection(
             served=served,
             rule=choice.rule,
-            feasible=budget is None or picked.churn <= budget * (1 + 1e-9),
+            feasible=limits.keep(row),
             risk=row.risk,
             accuracy=row.accuracy,
             churn=row.churn,
             broken=row.broken,
             trainings=self.trainings,
             rows=rows,
-            notes=tuple(filter(None, notes)),
+            notes=tuple(filter(None, (*notes, *limits.notes(row)))),
             base_accuracy=self.base_accuracy,
             plain_accuracy=self.plain.candidate.accuracy,
             plain_churn=self.plain.candidate.churn,
             models=count_models(picked.weights),
+            fixed=row.fixed,
+            accuracy_change=row.accuracy_change,
+            accuracy_change_interval=row.accuracy_change_interval,
+            accuracy_cost=self.plain.candidate.accuracy - row.accuracy,
+            budget_left=math.nan if limits.churn is None else limits.churn - row.churn,
         )
 
 
-def certified_changes(offers: Sequence[Offer], judge: Ruler, X: Rows) -> list[np.ndarray]:
-    """Churn of each offer on each row for the certificate; rows that count several times are written out."""
-    weights = judge.churn_weights
-    copies = weights.astype(int) if whole_numbers(weights) else None
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What each offer does on each row for the certificate: its churn, and whether it breaks a decision.
+
+    ``codes`` are the numbers of the groups of the rows with churn.
+    """
+
+    churn: Sequence[np.ndarray]
+    broken: Sequence[np.ndarray]
+    codes: np.ndarray | None = None
+
+    def values(self, limit: Limit, k: int) -> np.ndarray:
+        """What offer k does of what a limit is about."""
+        values = self.churn[k] if limit.of == "churn" else self.broken[k]
+        return values if limit.whole or self.codes is None else values[self.codes == limit.number]
+
+    def covers(self, limits: Limits) -> bool:
+        """Whether there are rows for the certificate of each kind of limit."""
+        return all(len((self.churn if limit.of == "churn" else self.broken)[0]) for limit in limits)
+
+
+def evidence_of(offers: Sequence[Offer], judge: Ruler, X: Rows) -> Evidence:
+    """What offers do on some rows; rows that count several times are written out."""
+    churned, labelled = _counted(judge.churn_weights), _counted(judge.weights)
     uses = Counter(part for offer in offers for part in offer.weights)
     kept: dict[Part, np.ndarray] = {}
-    found = []
+    churn, broken = [], []
     for offer in offers:
         each = {part: kept[part] if part in kept else judge.proba(part, X) for part in offer.weights}
         kept |= {part: proba for part, proba in each.items() if uses[part] > 1}
         proba = weighted(each, offer.weights)
         if offer.rule is not None:
-            proba = offer.rule.proba(proba, judge.base_decisions)
-        values = judge.changes(proba, base_alone(offer.weights))
-        found.append(values if copies is None else np.repeat(values, copies))
-    return found
+            proba = offer.rule.proba(proba, judge.base_decisions, judge.codes)
+        alone = base_alone(offer.weights)
+        churn.append(judge.changes(proba, alone)[churned])
+        broken.append((judge.base_right & ~judge.right(proba, alone))[labelled].astype(float))
+    return Evidence(churn, broken, None if judge.codes is None else judge.codes[churned])
+
+
+def _counted(weights: np.ndarray) -> np.ndarray:
+    """Positions of the rows that count, each as often as it does; weights that are no counts have no part in it."""
+    return np.repeat(np.arange(len(weights)), weights.astype(int) if whole_numbers(weights) else weights > 0)

@@ -52,7 +52,6 @@ MADE_UP = re.compile(r"(?:Column_|f)?(\d+)")
 class Base:
     """A base that can be asked about any rows, and so be served itself."""
 
-    servable = True
     name = "base"
 
     def __init__(self, model: Asked, classes: np.ndarray, names: ArrayLike | None = None) -> None:
@@ -155,7 +154,6 @@ class Base:
 class GivenBase:
     """A base of which only the probabilities of the rows at hand are given; it cannot be served."""
 
-    servable = False
     names_its_classes = True
     threshold = None
 
@@ -240,17 +238,20 @@ def find_base(base: Any, load: Callable[[Path], Any], classes: ArrayLike | None 
     path = Path(base)
     if not path.is_file():
         raise ValueError(f"{WHO}: base must be a file that is there, got {str(path)!r}.")
-    if path.suffix.lower() == ".onnx":
-        return OnnxModel(path)
-    if path.suffix.lower() in NATIVE_ENDINGS:
-        return native_model(path, classes)
-    model = load(path)
+    model = model_of_file(path, load, classes)
     if not _answers(model):
         raise ValueError(
             f"{WHO}: base must be the file of a fitted classifier, and {str(path)!r} contains a "
             f"{type(model).__name__}. Save the model itself, with its preprocessing in a Pipeline."
         )
     return model
+
+
+def model_of_file(path: Path, load: Callable[[Path], Any], classes: ArrayLike | None = None) -> Any:
+    """The model in a file of any kind: ONNX, a file of a boosting library, or what ``load`` reads."""
+    if path.suffix.lower() == ".onnx":
+        return OnnxModel(path)
+    return native_model(path, classes) if path.suffix.lower() in NATIVE_ENDINGS else load(path)
 
 
 def _answers(model: Any) -> bool:
@@ -457,9 +458,7 @@ class OnnxModel:
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            raise ValueError(
-                f"{WHO}: base must be a readable ONNX file, got {str(path)!r} ({one_line(error)})."
-            ) from error
+            raise ValueError(f"{WHO}: {str(path)!r} must be a readable ONNX file ({one_line(error)}).") from error
         inputs = self._session.get_inputs()
         if len(inputs) > 1:
             self.feature_names_in_ = np.array([each.name for each in inputs], dtype=object)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from lowchurn.estimator._archive import (
     FORMAT,
     DialEntry,
     Entry,
+    GroupsEntry,
     RuleEntry,
     check_weights,
     classes_of,
@@ -32,16 +33,18 @@ from lowchurn.estimator._archive import (
     parse_archive,
     read_description,
     read_file,
+    read_groups,
     read_rule,
     read_threshold,
     write_archive,
 )
 from lowchurn.estimator._compressing import Compression
 from lowchurn.estimator._frontier import Frontier
+from lowchurn.estimator._groups import Groups
 from lowchurn.estimator._labels import positions
 from lowchurn.estimator._measuring import Offer
 from lowchurn.estimator._parameters import check_parameters
-from lowchurn.estimator._policy import Choices
+from lowchurn.estimator._policy import Choices, Evidence
 from lowchurn.estimator._production import Base, callable_only
 from lowchurn.estimator._serving import Member, OnDial, Part, Served, Weights
 from lowchurn.estimator._training import unfitted
@@ -53,18 +56,8 @@ from lowchurn.learners._skops import load_skops
 from lowchurn.learners._torch import NetworkClassifier, network_name
 from lowchurn.theory import Margin
 
-KEPT = (
-    "max_churn",
-    "churn",
-    "select",
-    "search",
-    "confidence",
-    "threshold",
-    "validation_fraction",
-    "n_jobs",
-    "verbose",
-    "compress",
-)
+LIMITS = ("max_churn", "max_broken", "by", "confidence")
+KEPT = (*LIMITS, "churn", "select", "search", "threshold", "validation_fraction", "n_jobs", "verbose", "compress")
 SETTINGS = (*KEPT, "random_state", "proper_score", "strategies")
 
 
@@ -82,7 +75,14 @@ def write_model(model: Any, path: str | Path, dial: bool | None = False) -> None
     files: dict[str, bytes] = {}
     members = _members(files, "", model._served)
     files["estimator.skops"] = RowsLearner.save(_named_networks(model.estimator_))["model.skops"]
+    if callable(model.by):
+        raise ValueError(
+            "save: by= is a function, which cannot be written to this file. Give by= as the name or the position of a "
+            "column."
+        )
     parameters = plain({name: getattr(model, name) for name in KEPT}, exact=True)
+    if isinstance(model.max_churn, Mapping):  # whose keys need not be text
+        parameters["max_churn"] = [[_plain_key(key), float(most)] for key, most in model.max_churn.items()]
     kinds = {"random_state": int, "proper_score": str, "strategies": str}
     parameters |= {name: value for name, kind in kinds.items() if isinstance(value := getattr(model, name), kind)}
     about = {
@@ -98,6 +98,7 @@ def write_model(model: Any, path: str | Path, dial: bool | None = False) -> None
         "dial": _dial(choices, files) if dial else None,
         "rule": _rule(model._served.rule),
         "threshold": _hex(model._served.threshold_),
+        "groups": _groups(model._groups),
     }
     write_archive(path, about, files)
 
@@ -106,8 +107,21 @@ def _hex(number: float | None) -> str | None:
     return None if number is None else number.hex()
 
 
-def _rule(rule: Margin | None) -> dict[str, str] | None:
-    return None if rule is None else {"margin": rule.margin.hex(), "ratio": rule.ratio.hex()}
+def _rule(rule: Margin | None) -> dict[str, Any] | None:
+    if rule is None:
+        return None
+    numbers = {"margin": float(rule.margin).hex(), "ratio": float(rule.ratio).hex()}
+    return {**numbers, "groups": [float(least).hex() for least in rule.groups]}
+
+
+def _groups(groups: Groups | None) -> dict[str, Any] | None:
+    return None if groups is None else {"by": plain(groups.by), **labels_to_plain(groups.values)}
+
+
+def _plain_key(key: Any) -> Any:
+    """A class or slice as JSON has it, or how it reads, by which it is found as well."""
+    key = key.item() if isinstance(key, np.generic) else key
+    return key if key is None or isinstance(key, str | int | float) else str(key)
 
 
 def _members(files: dict[str, bytes], folder: str, served: Served) -> list[dict[str, Any]]:
@@ -129,6 +143,7 @@ def _base_entry(files: dict[str, bytes], folder: str, base: Base) -> dict[str, A
         "mixture": _members(files, folder, mixture),
         "rule": _rule(mixture.rule),
         "threshold": _hex(mixture.threshold_),
+        "groups": _groups(mixture.groups),
         **labels_to_plain(mixture.classes_),
         "features": _texts(getattr(base.model, "feature_names_in_", None)),
     }
@@ -217,10 +232,15 @@ def _dial(choices: Choices | None, files: dict[str, bytes]) -> dict[str, Any]:
         else:
             models.append((k, _entry(files, f"dial/model{k}/", part.model)))
     base = _base_entry(files, "dial/base/", choices.base)
-    if choices.changes is not None:
-        text = io.BytesIO()
-        np.save(text, np.stack(choices.changes), allow_pickle=False)
-        files["dial/changes.npy"] = text.getvalue()
+    if choices.evidence is not None:
+        codes = choices.evidence.codes
+        parts_of = {"changes": choices.evidence.churn, "broken": choices.evidence.broken}
+        parts_of |= {} if codes is None else {"groups": [codes + 1.0]}  # 0 for rows of no group
+        for name, values in parts_of.items():
+            text = io.BytesIO()
+            np.save(text, np.stack(values), allow_pickle=False)
+            if len(values[0]):
+                files[f"dial/{name}.npy"] = text.getvalue()
     return {
         "offers": [
             {
@@ -282,7 +302,7 @@ class Reader:
         if entry.mixture is not None:
             inside = dataclasses.replace(self, classes=classes_of("the base", entry), features=None)
             own = read_threshold("the base", entry)
-            return Base(inside.served(entry.mixture, entry.rule, own, entry.features), self.classes)
+            return Base(inside.served(entry.mixture, entry.rule, own, entry.features, entry.groups), self.classes)
         part = self.part("the base", entry)
         if not any(callable(getattr(part.model, name, None)) for name in ("predict_proba", "predict")):
             raise Refused(f"load: the base must be a fitted classifier, got a {type(part.model).__name__}.")
@@ -295,6 +315,7 @@ class Reader:
         rule: RuleEntry | None,
         threshold: float | None,
         features: Sequence[str] | None = None,
+        groups: GroupsEntry | None = None,
     ) -> Served:
         """What :func:`_members` wrote. Members keep their order, so that sums are the same to the last bit."""
         weights = check_weights("members", {k: entry.weight for k, entry in enumerate(entries)})
@@ -302,7 +323,8 @@ class Reader:
             self.base(entry) if entry.base else self.member(f"member {k}", entry): weights[k]
             for k, entry in enumerate(entries)
         }
-        return Served(parts, self.classes, features, read_rule(rule, threshold), threshold)
+        found = read_groups(groups, self.classes)
+        return Served(parts, self.classes, features, read_rule(rule, threshold, found), threshold, found)
 
     def member(self, what: str, entry: Entry, name: str = "") -> Member:
         """A model that is served."""
@@ -334,7 +356,7 @@ class Reader:
         inside = {name: data for name, data in inside.items() if "/" not in name}  # a folder in it is of another model
         return model_from_files(learner, inside, self.trusted, what)
 
-    def dial(self, dial: DialEntry, estimator: Classifier, threshold: float | None) -> Choices:
+    def dial(self, dial: DialEntry, estimator: Classifier, threshold: float | None, groups: Groups | None) -> Choices:
         base = self.base(dial.base)
         learner = learner_for(split_pipeline(estimator)[1], self.classes)
         names = {int(k): name for k, name in dial.names.items()}
@@ -357,7 +379,7 @@ class Reader:
                 {parts[k]: hex_number("a weight of the dial", w) for k, w in offer.weights},
                 offer.candidate,
                 hex_number("the cost of an offer", offer.cost, finite=False),
-                read_rule(offer.rule, threshold),
+                read_rule(offer.rule, threshold, groups),
             )
             for offer in dial.offers
         )
@@ -367,7 +389,7 @@ class Reader:
             plain=plain,
             terms=dial.terms,
             bound=dial.bound,
-            changes=self._changes(len(offers), dial.bound),
+            evidence=self._evidence(len(offers), dial.bound, groups),
             base=base,
             trainings=dial.trainings,
             rows=dial.rows,
@@ -375,15 +397,26 @@ class Reader:
             compression=Compression(students) if students else None,
         )
 
-    def _changes(self, offers: int, bound: float) -> list[np.ndarray] | None:
-        if "dial/changes.npy" not in self.files:
-            return None
-        with reading("the part 'dial/changes.npy'"):
-            table = np.load(io.BytesIO(self.files["dial/changes.npy"]), allow_pickle=False)
+    def _evidence(self, offers: int, bound: float, groups: Groups | None) -> Evidence | None:
+        churn = self._values("dial/changes.npy", offers, bound)
+        broken = self._values("dial/broken.npy", offers, 1.0)
+        codes = None
+        if groups is not None:
+            (numbers,) = self._values("dial/groups.npy", 1, len(groups.values))
+            codes = numbers.astype(np.int64) - 1
+            if len(codes) != len(churn[0]):
+                raise Refused("load: the part 'dial/groups.npy' must have a number for each row of 'dial/changes.npy'.")
+        return Evidence(churn, broken, codes) if len(churn[0]) or len(broken[0]) else None
+
+    def _values(self, name: str, offers: int, bound: float) -> list[np.ndarray]:
+        if name not in self.files:
+            return [np.zeros(0)] * offers
+        with reading(f"the part {name!r}"):
+            table = np.load(io.BytesIO(self.files[name]), allow_pickle=False)
         if table.ndim != 2 or table.dtype.kind != "f" or len(table) != offers or table.shape[1] == 0:
-            raise Refused("load: the part 'dial/changes.npy' must have a row of numbers for each offer.")
+            raise Refused(f"load: the part {name!r} must have a row of numbers for each offer.")
         if not ((table >= 0) & (table <= bound)).all():
-            raise Refused(f"load: the part 'dial/changes.npy' must have values in [0, {bound:g}].")
+            raise Refused(f"load: the part {name!r} must have values in [0, {bound:g}].")
         return list(table)
 
 
@@ -419,7 +452,9 @@ def _read(path: Path, shown: str, trusted: Sequence[str], kind: Callable[..., An
     for name, value in read.parameters.items():
         if name not in SETTINGS:
             raise Refused(str(unknown_name("load", "parameter", name, SETTINGS)))
-        setattr(model, name, value)
+        if isinstance(value, list) and name != "max_churn":
+            raise Refused(f"load: the parameter {name} must be one value, got a list.")
+        setattr(model, name, dict(value) if isinstance(value, list) else value)
     with reading("the list of parameters"):
         check_parameters(model.get_params(deep=False))
     model.estimator_ = estimator
@@ -429,10 +464,13 @@ def _read(path: Path, shown: str, trusted: Sequence[str], kind: Callable[..., An
         model.feature_names_in_ = np.asarray(read.feature_names_in, dtype=object)
     reader = Reader(files, trusted, model.classes_, model.n_features_in_)
     model.threshold_ = read_threshold("the file", read)
-    model._expose(reader.served(read.members, read.rule, model.threshold_))
+    model._groups = read_groups(read.groups, model.classes_)
+    model._expose(reader.served(read.members, read.rule, model.threshold_, groups=read.groups))
     model.selection_ = read.selection
     model.frontier_ = Frontier(read.frontier)
     model.certificate_ = read.certificate
     with reading("the dial"):
-        model._choices = None if read.dial is None else reader.dial(read.dial, estimator, model.threshold_)
+        model._choices = (
+            None if read.dial is None else reader.dial(read.dial, estimator, model.threshold_, model._groups)
+        )
     return model

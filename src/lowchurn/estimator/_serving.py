@@ -12,6 +12,7 @@ from sklearn.utils import _safe_indexing
 
 from lowchurn._checks import as_labels
 from lowchurn._types import ArrayLike, Rows
+from lowchurn.estimator._groups import Groups
 from lowchurn.estimator._labels import GONE, WHO, codes, missing_labels, positions, training_labels
 from lowchurn.estimator._production import Asked, Base, align, feature_names, row_count
 from lowchurn.learners import Learner
@@ -111,11 +112,13 @@ class Served:
         features: Sequence[str] | None = None,
         rule: Margin | None = None,
         threshold: float | None = None,
+        groups: Groups | None = None,
     ) -> None:
         self.weights: dict[Part, float] = {part.made(): weight for part, weight in weights.items()}
         self.classes_ = classes
         self.rule = rule
         self.threshold_ = threshold
+        self.groups = groups
         if features is not None:
             self.feature_names_in_ = np.asarray(features, dtype=object)
         (first, *more) = self.weights
@@ -138,7 +141,7 @@ class Served:
                 f"{WHO}: previous holds none of the classes {self.classes_.tolist()[:5]}, got "
                 f"{as_labels(previous).tolist()[:3]}. Labels must be of the same kind on both sides."
             )
-        return self.rule.proba(proba, kept)
+        return self.rule.proba(proba, kept, self._codes(X, kept))
 
     def predict(self, X: Rows, previous: ArrayLike | None = None) -> np.ndarray:
         """What is decided in each row; where the base alone is served, what it decides itself."""
@@ -162,7 +165,7 @@ class Served:
             known |= any(isinstance(part, Base) for part in self.weights)
         elif previous is not None:
             kept = self._given(previous, n)
-        proba = estimate if self.rule is None else self.rule.proba(estimate, kept)
+        proba = estimate if self.rule is None else self.rule.proba(estimate, kept, self._codes(X, kept))
         decided = np.asarray(decide(proba, self.threshold_))
         if alone and before is not None:  # these need not be those of its largest probability
             decided = np.where(before >= 0, before, decided)
@@ -184,6 +187,10 @@ class Served:
             elif weight > 0:
                 each[part] = part.proba(X)
         return weighted(each, self.weights), before
+
+    def _codes(self, X: Rows, kept: np.ndarray) -> np.ndarray | None:
+        """The numbers of the groups of rows, where the rule has margins for them."""
+        return None if self.groups is None or self.rule is None or not self.rule.groups else self.groups.codes(X, kept)
 
     def _kept(self, X: Rows, previous: ArrayLike | None, before: np.ndarray | None) -> np.ndarray:
         """The decisions to keep, as indices; -1 where there is none. Rows without a given one are asked of the base."""
@@ -234,7 +241,8 @@ def base_of(model: Asked, classes: np.ndarray, names: ArrayLike | None = None) -
         and (features is None or feature_names(first.model) is not None)
     ):
         return Base(first.model, classes, first.names)
-    return Base(Served(served.weights, served.classes_, features, served.rule, served.threshold_), classes)
+    groups = served.groups
+    return Base(Served(served.weights, served.classes_, features, served.rule, served.threshold_, groups), classes)
 
 
 def parts_of(base: Base, X: Rows) -> Weights:

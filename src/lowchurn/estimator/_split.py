@@ -60,11 +60,13 @@ class Split:
         return counts | ({} if self.traffic is None else self.traffic.counts)
 
     @property
-    def to_certify(self) -> int:
-        """How many rows a certificate comes from."""
-        if self.traffic is not None:
-            return 0 if self.traffic.certify is None else row_count(self.traffic.certify)
-        return 0 if self.certify is None else int(self.certify.weights.sum())
+    def to_certify(self) -> dict[str, int]:
+        """How many rows a certificate of churn, and of broken decisions, comes from."""
+        labelled = 0 if self.certify is None else int(self.certify.weights.sum())
+        if self.traffic is None:
+            return {"churn": labelled, "broken": labelled}
+        unseen = self.traffic.certify
+        return {"churn": 0 if unseen is None else row_count(unseen), "broken": labelled}
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,17 +305,17 @@ def split_for_budget(
     weight: np.ndarray | None,
     classes: np.ndarray,
     *,
-    max_churn: float | None,
+    limit: float | None,
     confidence: float | None,
     validation_fraction: float | None,
     new: np.ndarray | None,
     held_out: np.ndarray | None,
     seed: int,
 ) -> Split:
-    """Rows to train on, to choose on and to certify with, as many as the budget needs or the caller wants."""
+    """Rows to train on, to choose on and to certify with, as many as a limit needs or the caller wants."""
     copies = weight if weight is not None and whole_numbers(weight) else None
     n = len(index) if copies is None else int(copies.sum())
-    choose_rows, certify_rows = held_out_rows(n, max_churn, confidence)
+    choose_rows, certify_rows = held_out_rows(n, limit, confidence)
     if validation_fraction is not None:
         total = max(round(validation_fraction * n), 1)
         share = certify_rows / (choose_rows + certify_rows)

@@ -139,12 +139,21 @@ def refuse_nan(rows: Rows, learner: Learner) -> None:
 
 
 class Capability:
-    """What can be trained: by which learner, from which start, with which base."""
+    """What can be trained and served: by which learner, from which start, with which base; ``kept`` may be served."""
 
-    def __init__(self, estimator: Classifier, classes: np.ndarray, base: Base | GivenBase | None, X: Rows) -> None:
+    def __init__(
+        self,
+        estimator: Classifier,
+        classes: np.ndarray,
+        base: Base | GivenBase | None,
+        X: Rows,
+        serve_base: bool = True,
+        flat: bool = True,
+    ) -> None:
         self.steps, final = split_pipeline(estimator)
         self.base = base
-        self.base_parts: Weights = parts_of(base, X) if isinstance(base, Base) else {}
+        self.kept = base if isinstance(base, Base) and serve_base else None
+        self.base_parts: Weights = {} if self.kept is None else parts_of(self.kept, X) if flat else {self.kept: 1.0}
         self.start: BehindPreprocessing | None = None if base is None else base.start(X)
         self.learner: Learner = learner_for(final, training_labels(classes), self.start_model)
         self._reasons: dict[Strategy, str] = {}
@@ -160,8 +169,11 @@ class Capability:
             return "it needs a base."
         if recipe.of == "weights" and self._cannot_average:
             return self._cannot_average
-        asked = recipe.base_share > 0 or recipe.margin is None  # not its decisions alone, which a table may hold
-        if recipe.of == "proba" and asked and not (self.base is not None and self.base.servable):
+        # Its decisions alone may be in a table when they are needed.
+        asked = recipe.of == "proba" and (recipe.base_share > 0 or recipe.margin is None)
+        if (asked or recipe.lean > 0) and self.kept is None:
+            if isinstance(self.base, Base):
+                return "serve_base=False: the base may not stay in service."
             return "the base is known only by its probabilities of these rows, so that it cannot be served."
         return next(filter(None, (self._cannot_train(one.strategy) for one in recipe.trainings)), "")
 
@@ -297,14 +309,17 @@ class Trainer:
         good = [one for one in map(self.results.__getitem__, recipe.members) if isinstance(one, Member)]
         if not good:
             raise RuntimeError("; ".join(lost))
-        base, share = self.can.base, recipe.base_share
-        if isinstance(base, Base) and (share == 1 or (recipe.margin or 0) >= 1):
+        base, share = self.can.kept, recipe.base_share
+        if base is not None and (share == 1 or (recipe.margin or 0) >= 1):
             return {base: 1.0}, "; ".join(lost)
         served: dict[Part, float] = {one: (1 - share) / len(good) for one in good}
         if recipe.of == "weights":
             served, share = {self._averaged(tuple(good), share): 1.0}, 0.0
+        if recipe.lean:
+            served = {part: (1 - recipe.lean) * weight for part, weight in served.items()}
+            share = (1 - recipe.lean) * share + recipe.lean
         if recipe.margin is not None:  # its decisions are kept as well
-            served |= {base: share} if isinstance(base, Base) else {}
+            served |= {} if base is None else {base: share}
         elif share:
             served |= {part: share * weight for part, weight in self.can.base_parts.items()}
         return served, "; ".join(lost)

@@ -1,12 +1,14 @@
-"""The frontier on the page: a chart, a slider for each dial, and every setting that was tried in tables."""
+"""The frontier on the page: a chart, a slider along any curve, and every setting that was tried in tables."""
 
 from __future__ import annotations
 
 import math
 
-from lowchurn._frontier_chart import NOTHING, Setting, Tried, frontier_chart, value_and_interval
+from lowchurn._display import setting_words
+from lowchurn._frontier_chart import PLAIN, frontier_chart
+from lowchurn._tried import NOTHING, Setting, Tried, value_and_interval
 
-# A dial of more positions than this is folded: its ends, every tenth position and what is served stay in sight.
+# A curve of more positions than this is folded.
 MOST_POSITIONS = 12
 MEASURED = {
     "churn": "changed",
@@ -19,35 +21,38 @@ MEASURED = {
 
 def frontier_view(tried: Tried) -> dict[str, object]:
     """What the template shows: columns and cells of the tables, which rows are folded, and the sliders over them."""
-    paired = any(p.change.defined for p in tried.points)
-    shown = [what for what in MEASURED if what != "change" or paired]
-    budget = [] if math.isnan(tried.budget) else ["budget"]
-    columns = ["setting", *(["dial"] if tried.curves else []), *shown, *budget, "served"]
-    folded = {
-        i
-        for curve in tried.curves
-        if len(curve) > MOST_POSITIONS
-        for at, i in enumerate(curve)
-        if at % 10 and i != curve[-1] and not tried.points[i].chosen
+    known = {
+        "accuracy": tried.labelled,
+        "change": any(p.change.defined for p in tried.points),
+        "broken": tried.labelled,
+        "fixed": tried.labelled,
+        "models": any(p.models for p in tried.points),
+        "budget": not math.isnan(tried.budget),
     }
-    several = len(tried.curves) > 1
+    columns = [name for name in ("setting", *MEASURED, "models", "budget", "served") if known.get(name, True)]
+    folded = {i for curve in tried.curves for i in _folded(tried, curve)}
     dials = [
         {
             "name": f"dial{k}",
-            "which": f" of {tried.points[curve[-1]].strategy}" if several else "",
+            "curve": name,
+            "parameter": tried.points[curve[-1]].dial_parameter,
             "rows": curve,
             "start": _start(tried, curve),
         }
-        for k, curve in enumerate(tried.curves, start=1)
+        for k, (curve, name) in enumerate(zip(tried.curves, tried.curve_names, strict=True), start=1)
     ]
     return {
         "chart": frontier_chart(tried),
+        "shared": "; ".join(f"{name}: {setting_words(same)}" for name, same in tried.shared.items()),
+        "labelled": tried.labelled,
         "dials": dials,
+        "first": next((k for k, curve in enumerate(tried.curves) if any(tried.points[i].chosen for i in curve)), 0),
         "measured": MEASURED,
         "budget": tried.churn_text(tried.budget),
         "columns": columns,
         "heads": [MEASURED.get(name, "" if name == "served" else name) for name in columns],
-        "numbers": [i for i, name in enumerate(columns) if name in (*MEASURED, "dial")],
+        "numbers": [i for i, name in enumerate(columns) if name in (*MEASURED, "models")],
+        "positions": [_position(p) for p in tried.points],
         "cells": [_cells(tried, p) for p in tried.points],
         "seen": [i for i in range(len(tried.points)) if i not in folded],
         "folded": sorted(folded),
@@ -58,16 +63,35 @@ def _cells(tried: Tried, p: Setting) -> dict[str, object]:
     """Pairs of a number and its interval, or text. Beside the paired interval the accuracy's own has nothing to add."""
     accuracy = value_and_interval(p.accuracy)
     return {
-        "setting": (p.name, p.reason),
-        "dial": "" if math.isnan(p.dial) else f"{p.dial:.4g}",
+        "setting": (tried.short_name(p), p.reason or ("plain retrain" if p.name == PLAIN else "")),
         "churn": value_and_interval(p.churn, tried.hard),
         "accuracy": (accuracy[0], "" if p.change.defined else accuracy[1]),
         "change": value_and_interval(p.change, signed=True) if p.change.defined else (NOTHING, ""),
         "broken": value_and_interval(p.broken),
         "fixed": value_and_interval(p.fixed),
+        "models": str(p.models) if p.models else "",
         "budget": ("within" if tried.within(p) else "over") if p.churn.defined else "",
         "served": "served" if p.chosen == 1 else f"{p.chosen:.0%} of the mixture" if p.chosen else "",
     }
+
+
+def _position(p: Setting) -> str:
+    """The value of the parameter that is the position on a curve."""
+    if math.isnan(p.position):
+        return ""
+    value = p.parameters.get(p.dial_parameter, p.position)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _folded(tried: Tried, curve: list[int]) -> set[int]:
+    """The positions of a long curve that are not in sight.
+
+    Its ends, what is served or best within the budget, and where there is one curve alone every tenth position are.
+    """
+    if len(curve) <= MOST_POSITIONS:
+        return set()
+    seen = {0, len(curve) - 1, _start(tried, curve), *(range(0, len(curve), 10) if len(tried.curves) == 1 else ())}
+    return {i for at, i in enumerate(curve) if at not in seen and not tried.points[i].chosen}
 
 
 def _start(tried: Tried, curve: list[int]) -> int:

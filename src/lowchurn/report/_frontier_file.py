@@ -41,6 +41,9 @@ class Record:
     fixed_high: Number = None
     dial: Number = None
     rows: Number = None
+    accuracy_change: Number = None
+    accuracy_change_interval: Interval = None
+    models: int | None = None
     chosen: bool | float | None = None
     status: str | None = None
     reason: str | None = None
@@ -56,9 +59,10 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Served:
-    """What was chosen, with its weights."""
+    """What was chosen, with its weights, and the rows that it was measured on."""
 
     served: dict[str, Number] | None = None
+    rows: dict[str, Number] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,28 +98,33 @@ def read_frontier(path: str) -> list[Record] | dict[str, object]:
         _check_record(f"audit: {name}: setting {i + 1}", record, soft)
     if report is None:
         return records
-    served = (report.selection and report.selection.served) or {}
+    chosen = report.selection or Served()
+    served, rows = chosen.served or {}, chosen.rows or {}
     _check_value(f"audit: {name}", "max_churn", asked.max_churn, math.inf if soft else 1)
     for weight in served.values():
         _check_value(f"audit: {name}", "a weight in served", weight, 1)
-    return {"frontier": records, "parameters": dataclasses.asdict(asked), "selection": {"served": served}}
+    for count in rows.values():
+        _check_value(f"audit: {name}", "a number of rows", count, math.inf)
+    selection = {"served": served, "rows": rows}
+    return {"frontier": records, "parameters": dataclasses.asdict(asked), "selection": selection}
 
 
 def _check_record(where: str, record: Record, soft: bool) -> None:
-    highest = {"churn": math.inf if soft else 1, "rows": math.inf, "chosen": math.inf}
+    highest = {"churn": math.inf if soft else 1, "rows": math.inf, "chosen": math.inf, "models": math.inf}
     for field, value in dataclasses.asdict(record).items():
-        quantity, _, part = field.partition("_")
-        if part == "interval" and value is not None:
+        quantity = field.removesuffix("_interval").removesuffix("_low").removesuffix("_high")
+        lowest = -1 if quantity == "accuracy_change" else 0
+        if field.endswith("_interval") and value is not None:
             for end in value:
-                _check_value(where, field, end, highest.get(quantity, 1))
+                _check_value(where, field, end, highest.get(quantity, 1), lowest)
             if None not in value and value[0] > value[1]:
                 raise ValueError(f"{where}: {field} must have its lower end first, got {list(value)}.")
         elif isinstance(value, int | float) and field not in ("strategy", "setting"):
-            _check_value(where, field, value, highest.get(quantity, 1))
+            _check_value(where, field, value, highest.get(quantity, 1), lowest)
 
 
-def _check_value(where: str, name: str, value: Number, highest: float) -> None:
-    """In [0, highest] and finite, but for rounding."""
-    if value is not None and not (math.isfinite(value) and -1e-9 <= value <= highest + 1e-9):
-        rule = "a finite number, not negative" if math.isinf(highest) else f"in [0, {highest:g}]"
+def _check_value(where: str, name: str, value: Number, highest: float, lowest: float = 0) -> None:
+    """In [lowest, highest] and finite, but for rounding."""
+    if value is not None and not (math.isfinite(value) and lowest - 1e-9 <= value <= highest + 1e-9):
+        rule = "a finite number, not negative" if math.isinf(highest) else f"in [{lowest:g}, {highest:g}]"
         raise ValueError(f"{where}: {name} must be {rule}, got {value!r}.")

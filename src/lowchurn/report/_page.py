@@ -13,8 +13,8 @@ import numpy as np
 
 from lowchurn._display import interval_text
 from lowchurn._files import write_file
-from lowchurn._frontier_chart import read_tried, value_and_interval
 from lowchurn._html import package_text, render
+from lowchurn._tried import read_tried, value_and_interval
 from lowchurn.audit import Audit, Verdict
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit._result import Shift
@@ -87,9 +87,10 @@ def html_page(
         Settings that were tried: the model itself, its ``frontier_`` or that as records, the report of
         ``lowchurn retrain``, or any list of mappings with ``churn`` and ``accuracy`` and, where known, ``strategy``,
         ``parameters`` (or ``setting``, these in words), ``broken``, ``fixed``, ``rows`` (held-out rows, without which
-        the change in accuracy against the base has no interval), ``dial`` (0 for the new model, 1 for the base),
-        ``chosen``, and intervals such as ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a dial
-        get a slider.
+        the change in accuracy against the base has no interval, unless it is there as ``accuracy_change_interval``),
+        ``dial`` (0 for the new model, 1 for the base), ``models`` that answer every row, ``chosen``, and intervals
+        such as ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a curve get a slider. Without any
+        accuracy the page shows churn along the curves.
     title : str, default "Model audit"
 
     Examples

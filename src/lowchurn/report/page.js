@@ -50,22 +50,34 @@
     });
   }
   const tried = new Map([...document.querySelectorAll("#frontier tr[data-row]")].map((row) => [row.dataset.row, row]));
-  for (const input of document.querySelectorAll(".dial input")) {
+  const pick = document.getElementById("curve");
+  const dials = [...document.querySelectorAll(".dial input")].map((input) => {
     const dial = input.closest(".dial");
     const rows = input.dataset.rows.split(" ").map((row) => tried.get(row));
     const marks = document.querySelectorAll(`[data-dial="${input.id}"]`);
+    // One curve at a time: what was shown of another one is not marked any more.
     const show = () => {
-      const now = Number(input.value);
-      rows.forEach((row, k) => row.classList.toggle("now", k === now));
+      const shown = !pick || pick.value === input.id;
+      const now = shown ? Number(input.value) : -1;
+      dial.hidden = !shown;
+      rows.forEach((row, k) => shown ? row.classList.toggle("now", k === now) : row.classList.remove("now"));
       marks.forEach((mark) => mark.classList.toggle("now", Number(mark.dataset.at) === now));
+      if (!shown) return;
       for (const slot of dial.querySelectorAll("[data-cell]")) {
         slot.replaceChildren(...[...rows[now].cells[slot.dataset.cell].childNodes].map((node) => node.cloneNode(true)));
       }
+      dial.querySelector(".position").textContent = rows[now].dataset.position ?? "";
       input.setAttribute("aria-valuetext", rows[now].cells[0].textContent);
     };
     input.addEventListener("input", show);
     input.addEventListener("change", show);
-    dial.hidden = false;
-    show();
+    return [input, show];
+  });
+  // The curve that is shown comes last: curves may share a row, and it keeps its mark.
+  const showAll = () => dials.sort(([a], [b]) => (pick ? (a.id === pick.value) - (b.id === pick.value) : 0)).forEach(([, show]) => show());
+  if (pick) {
+    pick.addEventListener("change", showAll);
+    pick.closest(".pick").hidden = false;
   }
+  showAll();
 })();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,11 +24,13 @@ from lowchurn.retrain._columns import Words, as_fitted, choose_features, has_tex
 from lowchurn.retrain._estimators import NAMES, WHAT_TO_TRAIN, choose_estimator
 from lowchurn.retrain._labels import classes_from_text
 from lowchurn.retrain._tables import Table, read_rows
+from lowchurn.strategies import ColdStart
 
 if TYPE_CHECKING:
     import pandas as pd
 
 WHO = "retrain"
+COMPARED = ("accuracy", "churn", "broken", "fixed", "models")
 REPORTED = ("max_churn", "churn", "strategies", "select", "search", "confidence")
 
 
@@ -37,6 +40,10 @@ class Retrained:
 
     model: LowChurnClassifier
     written: bool
+
+    @property
+    def compared(self) -> list[dict[str, Any]]:
+        return compared(self.model)
 
 
 @dataclass(frozen=True)
@@ -195,11 +202,25 @@ def report_json(model: LowChurnClassifier, sources: dict[str, PathLike | None], 
         "parameters": {k: _in_words(getattr(model, k)) for k in REPORTED},
         "selection": asdict(model.selection_),
         "selection_text": str(model.selection_),
+        "compared": compared(model),
         "certificate": None if certificate is None else asdict(certificate),
         "certificate_text": None if certificate is None else str(certificate),
         "frontier": model.frontier_.records(),
     }
     return dumps(content, indent=1)
+
+
+def compared(model: LowChurnClassifier) -> list[dict[str, Any]]:
+    """Base, plain retrain and what is served, with the same measurements on the same rows; none without a base."""
+    served = model.selection_
+    if math.isnan(served.churn):
+        return []
+    plain = next((row for row in model.frontier_ if row.strategy == ColdStart.name), None)
+    base = {"accuracy": served.base_accuracy, "churn": 0.0, "broken": 0.0, "fixed": 0.0, "models": 1}
+    if math.isnan(served.base_accuracy):
+        base |= {"broken": math.nan, "fixed": math.nan}
+    shown = {"base": base, "plain retrain": plain and asdict(plain), "served": asdict(served)}
+    return [{"model": name, **{k: found[k] for k in COMPARED}} for name, found in shown.items() if found]
 
 
 def _in_words(value: Any) -> Any:

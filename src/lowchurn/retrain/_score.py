@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from lowchurn._files import PathLike, check_outputs, drafted, is_stream, scratch
 from lowchurn._terminal import one_line
 from lowchurn.estimator import LowChurnClassifier, load
 from lowchurn.estimator._labels import missing_labels, positions
-from lowchurn.estimator._production import feature_names
+from lowchurn.estimator._production import feature_names, model_of_file
 from lowchurn.estimator._serving import Answers
 from lowchurn.retrain._columns import Words, as_fitted, choose_features, text_columns
 from lowchurn.retrain._ids import Ids, id_texts
 from lowchurn.retrain._kinds import Kind
+from lowchurn.retrain._labels import classes_from_text
 from lowchurn.retrain._tables import Table, batches, open_rows
 from lowchurn.theory import Margin
 
@@ -62,6 +64,7 @@ def score_file(
     key: str = "id",
     drop: Sequence[str] = (),
     trusted: Sequence[str] = (),
+    classes: Sequence[str] | None = None,
 ) -> Scored:
     """Decide the rows of a file and write id, decision, probability, changed and margin; see docs/commands.md."""
     check_outputs(
@@ -70,7 +73,7 @@ def score_file(
     as_csv = _writes_csv(out)
     if key in OUTPUTS:
         raise ValueError(f"{WHO}: id must be another column than those that are written, got {key!r}. Rename it.")
-    judge = Judge(load(Path(model), trusted), str(model))
+    judge = Judge.of_file(Path(model), trusted, classes)
     rows = open_rows(data, Words(WHO, "the model"))
     rows.check_known([key, *drop])
     own = feature_names(judge.model, rows.names) or ()
@@ -78,6 +81,8 @@ def score_file(
     features = choose_features(judge.model, rows.names, taken, rows.index, words=rows.words).features
     with scratch_folder() as folder, Ids(folder / "ids") as ids:
         kinds = _look_through(rows, features, text_columns(judge.model), key, ids)
+        if not len(judge.classes):
+            judge.find_classes(next(batches(rows, features, BATCH_ROWS)).features(features, kinds=kinds))
         labels = None if previous is None else _read_previous(previous, key, judge.classes, ids)
         found = ids.joined()
         with drafted(out) as draft, _writer(draft, _schema(rows, key, judge.classes), as_csv) as write:
@@ -94,23 +99,54 @@ def score_file(
 class Judge:
     """A model that decides batches: a LowChurnClassifier, or another classifier with names for its classes."""
 
-    def __init__(self, model: Any, path: str) -> None:
-        lacks = [name for name in ("predict", "predict_proba", "classes_") if not hasattr(model, name)]
+    def __init__(self, model: Any, path: str, classes: np.ndarray | None = None) -> None:
+        lacks = [name for name in ("predict", "predict_proba") if not hasattr(model, name)]
         if lacks:
             raise ValueError(
                 f"{WHO}: model must be the file of a fitted classifier with probabilities, and {path!r} contains a "
                 f"{type(model).__name__} without {lacks[0]}."
             )
         self.model = model
-        self.classes = np.asarray(model.classes_)
+        self.path = path
+        self.classes = np.asarray(getattr(model, "classes_", ())) if classes is None else classes
+
+    @classmethod
+    def of_file(cls, path: Path, trusted: Sequence[str], classes: Sequence[str] | None) -> Judge:
+        """The model of a file of any kind; ``classes`` are its classes in order where its file has no names of them."""
+        labels = None if classes is None else classes_from_text(f"{WHO}: classes", list(classes))
+        if labels is not None and len(np.unique(labels)) < len(labels):
+            raise ValueError(f"{WHO}: classes must be different, got classes={list(classes or ())[:10]}.")
+        model = model_of_file(path, functools.partial(load, trusted=trusted), labels)
+        own = getattr(model, "classes_", None)
+        if labels is not None and own is not None and list(map(str, own)) != list(map(str, labels)):
+            raise ValueError(
+                f"{WHO}: {str(path)!r} has the classes {np.asarray(own).tolist()[:10]}, got classes="
+                f"{list(classes or ())[:10]}. Leave them out."
+            )
+        return cls(model, str(path), labels if own is None else None)
+
+    def find_classes(self, X: pd.DataFrame) -> None:
+        """Take the classes of a model that gives them with its answers only, as some ONNX files do."""
+        self._asked(lambda rows: self.model.predict_proba(rows), X)
+        self.classes = np.asarray(getattr(self.model, "classes_", ()))
+        if not len(self.classes):
+            raise ValueError(
+                f"{WHO}: the file of the model, {self.path!r}, has no names of its classes. Give them with classes=, "
+                "in the order of its outputs."
+            )
 
     def answers(self, X: pd.DataFrame, before: np.ndarray | None) -> Answers:
         """What is decided, what was decided before, and the gain of a change."""
-        rows = as_fitted(self.model, X)
+        if isinstance(self.model, LowChurnClassifier):
+            served = self.model._served
+            return self._asked(lambda rows: served.answers(rows, before), X)
+        proba, decided = self._asked(lambda rows: (self.model.predict_proba(rows), self.model.predict(rows)), X)
+        return self._plain(np.asarray(proba), np.asarray(decided), before)
+
+    def _asked(self, ask: Callable[[Any], Any], X: pd.DataFrame) -> Any:
+        """What the model answers; that it cannot predict such rows is an error of these rows."""
         try:
-            if isinstance(self.model, LowChurnClassifier):
-                return self.model._served.answers(rows, before)
-            return self._of_another_kind(rows, before)
+            return ask(as_fitted(self.model, X))
         except (TypeError, ValueError) as error:
             if str(error).startswith("LowChurnClassifier: "):  # worded there
                 raise ValueError(str(error)) from error
@@ -119,12 +155,24 @@ class Judge:
                 "columns must be of the types that it was fitted on."
             ) from error
 
-    def _of_another_kind(self, rows: Any, before: np.ndarray | None) -> Answers:
-        proba = np.asarray(self.model.predict_proba(rows), dtype=float)
-        decided = positions(np.asarray(self.model.predict(rows)).ravel(), self.classes)
+    def _plain(self, proba: np.ndarray, labels: np.ndarray, before: np.ndarray | None) -> Answers:
+        """The answers of a model that keeps nothing."""
+        if proba.ndim != 2 or proba.shape[1] != len(self.classes) or proba.dtype.kind != "f":
+            got = f"{proba.shape[1]} columns" if proba.ndim == 2 else "none"
+            raise ValueError(
+                f"{WHO}: the model must give a probability for each of its {len(self.classes)} classes, got {got}."
+            )
+        # A file without labels decides for its largest probability.
+        decided = labels.argmax(axis=1) if labels.shape == proba.shape else positions(labels.ravel(), self.classes)
+        if (decided < 0).any():
+            raise ValueError(
+                f"{WHO}: the model decides for {labels.ravel()[decided < 0][0]!r}, which is none of the classes "
+                f"{self.classes.tolist()[:5]}. Give classes= as it decides."
+            )
         given = np.full(len(proba), None) if before is None else before
         kept = positions(given, self.classes)
-        return Answers(decided, proba, kept, ~missing_labels(given), Margin().gain(proba, kept))
+        estimate = proba.astype(float)
+        return Answers(decided, estimate, kept, ~missing_labels(given), Margin().gain(estimate, kept))
 
 
 def _look_through(rows: Table, features: Sequence[str], text: set[str], key: str, ids: Ids) -> Mapping[str, Kind]:

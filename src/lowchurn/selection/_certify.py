@@ -6,6 +6,10 @@ Candidates are tested in an order fixed in advance, each at the full level, unti
 Angelopoulos et al., "Learn then Test", 2021): the chance that any accepted one is above the budget is at most
 ``1 - confidence``, whichever of them is served.
 
+Several limits are certified together: a candidate is accepted only where the test of each limit rejects, each at the
+full level (an intersection-union test). Where one limit is broken, its own test alone has to be wrong for the candidate
+to be accepted, so that the risk need not be shared out among the limits.
+
 Soft churn is a mean of bounded values, not a count; its p-value is that of Hoeffding and Bentkus (Bates et al., 2021),
 which is valid for every distribution on [0, bound] and coarser than the binomial tail.
 """
@@ -15,7 +19,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import brentq
@@ -35,7 +39,7 @@ class Certificate:
     certified : bool
         Whether, with this confidence, the churn on new rows is at most ``max_churn``.
     max_churn, confidence : float
-        The claim.
+        The claim; ``max_churn`` is the limit of what ``of`` names.
     rows : int
         Rows that the test used; nothing else has seen them.
     churn : float
@@ -47,6 +51,11 @@ class Certificate:
         not below the budget, so that no number of rows would.
     tested : tuple of (name, p-value)
         The candidates in the order of the test, up to the first that failed.
+    of : str
+        What is limited, in words: "churn", "the share of broken decisions", or churn in some of the rows.
+    beside : tuple of Certificate
+        The claims about further limits. ``certified`` of the first says that all hold at once, with this confidence;
+        that of the others, that each holds by itself.
 
     Examples
     --------
@@ -64,17 +73,73 @@ class Certificate:
     upper_bound: float
     rows_needed: int | None
     tested: tuple[tuple[str, float], ...]
+    of: str = "churn"
+    beside: tuple[Certificate, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beside", tuple(self.beside))  # a list where it was read from a file
 
     def __str__(self) -> str:
-        claim = f"churn on new rows is at most {self.max_churn:.3g} with confidence {self.confidence:.3g}"
-        seen = f"{self.churn:.3g} on {self.rows} rows that nothing else has seen"
+        each = (self, *self.beside)
+        claims = [f"{one._on_new_rows} is at most {one.max_churn:.3g}" for one in each]
+        together = "" if len(each) == 1 else ", all at once"
+        claim = f"{_listed(claims)} with confidence {self.confidence:.3g}{together}"
+        unseen = "that nothing else has seen"
+        seen = f"{_listed([f'{one.churn:.3g} on {one.rows} rows' for one in each])} {unseen}"
         if self.certified:
             return f"Certified: {claim} ({seen})."
+        return f"Not certified: {claim} ({seen}). {' '.join(one._cure(len(each) > 1) for one in each)}"
+
+    @property
+    def _on_new_rows(self) -> str:
+        what, _, where = self.of.partition(" where ")
+        return f"{what} on new rows where {where}" if where else f"{what} on new rows"
+
+    def _cure(self, named: bool) -> str:
+        """What can be certified, and with how many rows the limit could be."""
+        of = f" for {self.of}" if named else ""
+        what = "churn" if self.of.startswith("churn") else "share"
         if self.rows_needed is None:
-            cure = "the churn that was seen is not below the budget, so more rows alone would not do"
+            cure = f"the {what} that was seen is not below the budget, so more rows alone would not do"
+        elif named and self.upper_bound <= self.max_churn:
+            cure = "this limit is kept"
         else:
-            cure = f"about {self.rows_needed} rows for the certificate would do at this churn"
-        return f"Not certified: {claim} ({seen}). What can be certified is {self.upper_bound:.3g}; {cure}."
+            cure = f"about {self.rows_needed} rows for the certificate would do at this {what}"
+        return f"What can be certified{of} is {self.upper_bound:.3g}; {cure}."
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """A limit to certify: of what, how large, and what each candidate does on each row; values are at most ``bound``.
+
+    The order of candidates in ``values`` is that of the test.
+    """
+
+    of: str
+    limit: float
+    values: Mapping[str, np.ndarray]
+    bound: float = 1.0
+
+    def p_value(self, name: str) -> float:
+        """That of "the limit is broken by this candidate"; 1 where there is no row to show that it is kept."""
+        return p_value(self.values[name], self.limit, self.bound) if len(self.values[name]) else 1.0
+
+    def certificate(self, name: str, confidence: float, tested: Sequence[tuple[str, float]]) -> Certificate:
+        """What the rows prove about one candidate."""
+        rows = np.asarray(self.values[name], dtype=float)
+        seen = float(rows.mean()) if len(rows) else math.nan
+        share = 0.0 if math.isnan(seen) else min(seen / self.bound, 1.0)
+        return Certificate(
+            certified=self.p_value(name) <= 1 - confidence,
+            max_churn=self.limit,
+            confidence=confidence,
+            rows=len(rows),
+            churn=seen,
+            upper_bound=churn_upper_bound(rows, confidence, self.bound) if len(rows) else self.bound,
+            rows_needed=rows_to_certify(self.limit / self.bound, confidence, share),
+            tested=tuple(tested),
+            of=self.of,
+        )
 
 
 def churn_upper_bound(values: Values, confidence: float, bound: float = 1.0) -> float:
@@ -197,29 +262,29 @@ def certify(
     max_churn = check_number(who, "max_churn", max_churn, 0, bound, open_low=True, open_high=True)
     confidence = check_share(who, "confidence", confidence)
     checked = {name: check_bounded(who, "values", v, bound) for name, v in values.items()}
+    return certify_together([Claim("churn", max_churn, checked, bound)], confidence, prefer)
+
+
+def certify_together(
+    claims: Sequence[Claim], confidence: float, prefer: Sequence[str] | None = None
+) -> tuple[Certificate, list[str]]:
+    """Test several limits of the same candidates at once: those that are accepted keep all of them on new rows."""
+    names = list(claims[0].values)
     tested: list[tuple[str, float]] = []
     accepted: list[str] = []
-    for name, rows in checked.items():
-        tested.append((name, p_value(rows, max_churn, bound)))
+    for name in names:
+        tested.append((name, max(claim.p_value(name) for claim in claims)))
         if tested[-1][1] > 1 - confidence:
             break
         accepted.append(name)
-    order = list(reversed(checked)) if prefer is None else list(prefer)
+    order = names[::-1] if prefer is None else list(prefer)
     served = next((name for name in order if name in accepted), order[0])
-    rows = checked[served]
-    churn = float(rows.mean())
-    needed = rows_to_certify(max_churn / bound, confidence, min(churn / bound, 1.0))
-    certificate = Certificate(
-        certified=served in accepted,
-        max_churn=max_churn,
-        confidence=confidence,
-        rows=len(rows),
-        churn=churn,
-        upper_bound=churn_upper_bound(rows, confidence, bound),
-        rows_needed=needed,
-        tested=tuple(tested),
-    )
-    return certificate, accepted
+    first, *beside = (claim.certificate(served, confidence, tested) for claim in claims)
+    return replace(first, certified=served in accepted, beside=tuple(beside)), accepted
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def p_value(values: Values, max_churn: float, bound: float = 1.0) -> float:

@@ -28,13 +28,15 @@ class Recipe:
 
     ``of`` is "model" where it is its one training, "weights" or "proba" where it is
     ``(1 - base_share)`` of the mean of its members and ``base_share`` of the base. With a ``margin`` the base's
-    decision is kept unless another class is likelier by more than it (see :class:`lowchurn.theory.Margin`).
+    decision is kept unless another class is likelier by more than it (see :class:`lowchurn.theory.Margin`), in
+    ``(1 - lean)`` of this and ``lean`` of the base's probabilities.
     """
 
     of: Literal["model", "weights", "proba"]
     members: tuple[Training, ...]
     base_share: float = 0.0
     margin: float | None = None
+    lean: float = 0.0
 
     @cached_property
     def teachers(self) -> tuple[Training, ...]:
@@ -96,7 +98,7 @@ def _recipe(strategy: Strategy) -> Recipe:
     if blend is None:
         return Recipe("model", (Training(strategy),))
     members = tuple(one for group in blend.groups for one in _members(group))
-    return Recipe(blend.of, members, blend.base, blend.margin)
+    return Recipe(blend.of, members, blend.base, blend.margin, blend.lean)
 
 
 def _members(group: Group | None) -> tuple[Training, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from lowchurn._checks import check_choice
+from lowchurn._checks import check_choice, check_number
 from lowchurn.strategies._paper import ColdStart, WarmStart
 from lowchurn.strategies._strategy import STARTS, Blend, Checked, Grid, Group, Parameters
 
-MARGINS = (*(round(0.05 * k, 2) for k in range(20)), 0.97, 0.99)
+MARGINS = (*(round(0.01 * k, 2) for k in range(50)), *(round(0.05 * k, 2) for k in range(10, 20)), 0.97, 0.99)
+TRUST = 5.0  # hardly worse than 0 on rows in random order, and far better under drift (docs/results/sticky_users.md)
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,11 @@ class Sticky(Checked):
     average : {"proba", "weights"}
         Average their probabilities, or the weights of retrains that start warm, as :class:`Soup` does.
     toward_base : float
-        Share of the base's probabilities (or weights) in the average. It helps where retrains are poor or data drift.
+        Share of the base's probabilities (or weights) in the average. It helps where retrains are poor.
+    trust : float
+        How much the margin grows with the lead of the base's class in its own probabilities: the margin of a row is
+        ``margin * (1 + trust * lead)``. With 0 it is the same for all rows, which is optimal if the estimate is right.
+        Larger values let decisions change mostly where the base is unsure, so that a budget is kept under drift.
 
     Examples
     --------
@@ -47,6 +53,7 @@ class Sticky(Checked):
     start: str = "cold"
     average: Literal["proba", "weights"] = "proba"
     toward_base: float = 0.0
+    trust: float = 0.0
     name: ClassVar[str] = "sticky"
     grid: ClassVar[Grid] = {"margin": MARGINS}
     neutral: ClassVar[Parameters | None] = None
@@ -62,11 +69,19 @@ class Sticky(Checked):
                 "started apart cannot be averaged."
             )
 
+    def _check_number(self, name: str) -> None:
+        if name == "trust":
+            check_number(self._who, name, self.trust, 0, math.inf, open_high=True)
+        else:
+            super()._check_number(name)
+
     @property
     def blend(self) -> Blend:
         starts = {"warm": (WarmStart(),), "cold": (ColdStart(),), "both": (WarmStart(), ColdStart())}[self.start]
         groups = tuple(Group(start, self.members) for start in starts)
-        return Blend(groups, self.average, self.toward_base, self.margin)
+        # p_j - p_b > t * (1 + trust * (g_b - g_j)) is a margin of t / (1 + t * trust) in a mixture of p and g.
+        shrink = 1 / (1 + self.margin * self.trust) if self.margin < 1 else 1.0
+        return Blend(groups, self.average, self.toward_base, self.margin * shrink, 1 - shrink)
 
     @property
     def dial(self) -> float:

@@ -58,13 +58,15 @@ class Group:
 class Blend:
     """``(1 - base)`` of the mean of some groups' models and ``base`` of the base, in weights or in probabilities.
 
-    With a ``margin`` the base's decision is kept unless another class is likelier by more than it.
+    With a ``margin`` the base's decision is kept unless another class is likelier by more than it, in ``(1 - lean)`` of
+    this average and ``lean`` of the base's probabilities.
     """
 
     groups: tuple[Group, ...]
     of: Literal["weights", "proba"]
     base: float
     margin: float | None = None
+    lean: float = 0.0
 
 
 @dataclass(frozen=True)
