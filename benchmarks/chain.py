@@ -1,6 +1,6 @@
 """Releases in a chain, each with the one before as its base: size of file and pickle, seconds, accuracy and churn.
 
-    python benchmarks/chain.py --learners lightgbm forest logistic --strategies default sticky dial --releases 6
+    python benchmarks/chain.py --learners lightgbm forest logistic --strategies distill sticky dial --releases 6
     python benchmarks/chain.py --strategies sticky --compress --max-churn 0.05
 
 Each release is trained on 5,000 new rows. Prints one line per release and a Markdown table of the first and the last.
@@ -84,7 +84,7 @@ def chain(estimator, strategies, releases, rows, max_churn, compress):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--learners", nargs="+", default=["lightgbm", "forest", "logistic"])
-    parser.add_argument("--strategies", nargs="+", default=["default", "sticky", "dial"])
+    parser.add_argument("--strategies", nargs="+", default=["distill", "sticky", "dial"])
     parser.add_argument("--releases", type=int, default=6)
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--max-churn", type=float, default=0.05)
