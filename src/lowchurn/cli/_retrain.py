@@ -69,6 +69,9 @@ def retrain(
     serve_base: Annotated[
         bool, Option(help="Whether the base may stay in service beside the new model, as sticky decisions need.")
     ] = True,
+    compress: Annotated[
+        bool, Option("--compress", help="Serve one model, trained to decide as the several that were chosen.")
+    ] = False,
     new: Annotated[
         str | None,
         Option(help="Column that marks rows the base has not seen: true/false, yes/no or 1/0."),
@@ -133,6 +136,7 @@ def retrain(
         search=search,
         strategies="auto" if not strategies else strategies[0] if len(strategies) == 1 else strategies,
         serve_base=serve_base,
+        compress=compress,
         verbose=int(sys.stderr is not None and sys.stderr.isatty()),
     )
     _show(made, out, report)
