@@ -8,7 +8,7 @@ from lowchurn._display import setting_words
 from lowchurn._frontier_chart import PLAIN, frontier_chart
 from lowchurn._tried import NOTHING, Setting, Tried, value_and_interval
 
-# A curve of more positions than this is folded.
+# A curve of more positions than this is folded, and beside other curves one of more than half as many.
 MOST_POSITIONS = 12
 MEASURED = {
     "churn": "changed",
@@ -29,7 +29,7 @@ def frontier_view(tried: Tried) -> dict[str, object]:
         "models": any(p.models for p in tried.points),
         "budget": bool(tried.limits),
     }
-    columns = [name for name in ("setting", *MEASURED, "models", "budget", "served") if known.get(name, True)]
+    columns = [name for name in ("setting", *MEASURED, "models", "budget") if known.get(name, True)]
     folded = {i for curve in tried.curves for i in _folded(tried, curve)}
     dials = [
         {
@@ -50,7 +50,7 @@ def frontier_view(tried: Tried) -> dict[str, object]:
         "measured": MEASURED,
         "budget": tried.limits,
         "columns": columns,
-        "heads": [MEASURED.get(name, "" if name == "served" else name) for name in columns],
+        "heads": [MEASURED.get(name, name) for name in columns],
         "numbers": [i for i, name in enumerate(columns) if name in (*MEASURED, "models")],
         "positions": [_position(p) for p in tried.points],
         "cells": [_cells(tried, p) for p in tried.points],
@@ -62,8 +62,9 @@ def frontier_view(tried: Tried) -> dict[str, object]:
 def _cells(tried: Tried, p: Setting) -> dict[str, object]:
     """Pairs of a number and its interval, or text. Beside the paired interval the accuracy's own has nothing to add."""
     accuracy = value_and_interval(p.accuracy)
+    served = "served" if p.chosen == 1 else f"{p.chosen:.0%} of the mixture" if p.chosen else ""
     return {
-        "setting": (tried.short_name(p), p.reason or ("plain retrain" if p.name == PLAIN else "")),
+        "setting": (tried.short_name(p), p.reason or ("plain retrain" if p.name == PLAIN else ""), served),
         "churn": value_and_interval(p.churn, tried.hard),
         "accuracy": (accuracy[0], "" if p.change.defined else accuracy[1]),
         "change": value_and_interval(p.change, signed=True) if p.change.defined else (NOTHING, ""),
@@ -71,7 +72,6 @@ def _cells(tried: Tried, p: Setting) -> dict[str, object]:
         "fixed": value_and_interval(p.fixed),
         "models": str(p.models) if p.models else "",
         "budget": ("within" if tried.within(p) else "over") if p.churn.defined else "",
-        "served": "served" if p.chosen == 1 else f"{p.chosen:.0%} of the mixture" if p.chosen else "",
     }
 
 
@@ -88,9 +88,10 @@ def _folded(tried: Tried, curve: list[int]) -> set[int]:
 
     Its ends, what is served or best within the budget, and where there is one curve alone every tenth position are.
     """
-    if len(curve) <= MOST_POSITIONS:
+    alone = len(tried.curves) == 1
+    if len(curve) <= (MOST_POSITIONS if alone else MOST_POSITIONS // 2):
         return set()
-    seen = {0, len(curve) - 1, _start(tried, curve), *(range(0, len(curve), 10) if len(tried.curves) == 1 else ())}
+    seen = {0, len(curve) - 1, _start(tried, curve), *(range(0, len(curve), 10) if alone else ())}
     return {i for at, i in enumerate(curve) if at not in seen and not tried.points[i].chosen}
 
 
