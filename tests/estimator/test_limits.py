@@ -321,6 +321,16 @@ def test_a_class_can_be_frozen(base, strategies):
     assert np.mean(model.predict(X[NEW]) != base.predict(X[NEW])) > 0.005
 
 
+def test_a_class_is_frozen_on_the_dial(base, by_class):
+    """That no decision has changed on the held-out rows is not enough."""
+    model = by_class.dial({"maybe": 0})
+    assert model.selection_.feasible
+    assert churn_by_class(model, base, NEW)["maybe"] == 0
+    mixed = fitted(base, "distill", max_churn={"yes": 0, None: 0.05}, select="mixture")
+    assert mixed.selection_.feasible
+    assert churn_by_class(mixed, base, NEW)["yes"] == 0
+
+
 def test_a_frozen_class_of_a_base_that_is_known_by_its_decisions(base):
     model = LowChurnClassifier(clone(ESTIMATOR), max_churn={"yes": 0, "no": 0.05}, strategies="sticky", random_state=0)
     model.fit(X[TRAIN], Y[TRAIN], base_proba=base.predict(X[TRAIN]), held_out=HELD_OUT)

@@ -47,7 +47,18 @@ class Limit:
             return candidate.broken
         if self.small:
             return candidate.churn_at.get(self.group, candidate.churn)
-        return candidate.churn if self.whole else candidate.churn_by.get(self.group, math.nan)
+        if self.whole:
+            return candidate.churn
+        return candidate.churn_by.get(self.group, math.nan) if self.most or self._held(candidate) else math.inf
+
+    def _held(self, candidate: Candidate) -> bool:
+        """Whether the rule of a candidate keeps all decisions of the group, or the base is served alone.
+
+        That none has changed on some rows is not enough where none may change.
+        """
+        margins = [candidate.parameters.get(name) for name in ("margin", f"margin[{self.group}]")]
+        kept = any(isinstance(margin, float) and margin >= 1 for margin in margins)
+        return kept or candidate.dial == 1 or candidate.status == "kept"
 
     @property
     def parameter(self) -> str:

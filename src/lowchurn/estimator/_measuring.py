@@ -241,6 +241,11 @@ class Ruler:
     def churn(self, proba: np.ndarray) -> float:
         return self.mean_change(self.changes(proba))
 
+    def margins_of_groups(self, rule: Margin) -> dict[str, float]:
+        """The least margins of groups by the names of parameters."""
+        names = [] if self.groups is None else self.groups.names
+        return {f"margin[{name}]": float(least) for name, least in zip(names, rule.groups, strict=False)}
+
     def churn_at(self, proba: np.ndarray, rule: Margin) -> dict[str, float]:
         """The churn that all rows would have at the margin of each group."""
         if self.groups is None or not rule.groups:
@@ -391,7 +396,7 @@ class Trials:
             if not rule.margin and not rule.groups:
                 dial, along = rule.ratio / (1 + rule.ratio), "ratio"
         if rule is not None and rule.groups and self.ruler is not None and self.ruler.groups is not None:
-            parameters |= {f"margin[{n}]": m for n, m in zip(self.ruler.groups.names, rule.groups, strict=True)}
+            parameters |= self.ruler.margins_of_groups(rule)
             margins = np.minimum(rule.margins(len(self.ruler.y), self.ruler.codes), 1.0)
             dial = self.ruler.mean_change(margins) if along == "margin" else dial
         return Candidate(
@@ -416,7 +421,7 @@ class Trials:
             if recipe.margin is not None:
                 kept = given or self.held or self.ruler.plain_rule
                 rule = dataclasses.replace(kept, margin=recipe.margin, values=self.ruler.plain_rule.values)
-            return self.ruled(weights, self._candidate(strategy, left_out, rule=rule or self.held), rule)
+            return self.ruled(weights, self._candidate(strategy, left_out, rule=rule), rule)
         except Exception as error:
             reason = f"{type(error).__name__}: {one_line(error)}"
             return Tried(Offer({}, self._candidate(strategy, reason, "failed")))
@@ -429,6 +434,8 @@ class Trials:
             return Tried(self.ruler.offer(weights, candidate, proba), proba)
         if rule is None and self.held is not None:
             rule = self.held
+            margins = candidate.parameters | self.ruler.margins_of_groups(rule)
+            candidate = dataclasses.replace(candidate, parameters=margins)
             weights = {**weights, **({} if base is None else {base: weights.get(base, 0.0)})}
         if rule is not None:
             candidate = dataclasses.replace(candidate, churn_at=self.ruler.churn_at(proba, rule))
