@@ -549,6 +549,18 @@ def test_traffic_that_is_none(folder, week, tmp_path, score, command, change, wo
     assert not (tmp_path / "next.skops").exists()
 
 
+def test_one_model_takes_the_place_of_two(folder, week, tmp_path, score):
+    asked = ["--data", folder / "data.parquet", "--target", "y", "--drop", "id", "--base", folder / "prod.skops"]
+    asked += ["--max-churn", "0.1", "--strategies", "sticky", "--out", "next.skops"]
+    result = score(*asked, "--compress", command="retrain")
+    assert result.returncode == 0, result.stderr
+    model = lowchurn.load(tmp_path / "next.skops")
+    assert model.compress
+    assert (model.selection_.models == 1) == ("Compressed from 2 models" in result.stdout)
+    if model.selection_.models > 1:
+        assert "--compress: no compressed model keeps --max-churn 0.1" in result.stderr
+
+
 def test_digits_are_text_in_traffic_where_the_data_have_words(folder, tmp_path, score):
     """Nothing in the base tells it: boosted trees of a first training take words as categories."""
     data = make_rows(300, 1).assign(shop=lambda rows: rows["shop"].replace("9", "nine"))

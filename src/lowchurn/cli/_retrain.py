@@ -61,8 +61,17 @@ def retrain(
     search: Annotated[str, Option(help="Train about three candidates (auto) or the whole grid (grid).")] = "auto",
     strategies: Annotated[
         list[str] | None,
-        Option(help="What to try: dial, auto, sticky, or the name of another strategy. Names may be repeated."),
+        Option(
+            help="What to try: auto (the default), sticky, dial, paper, or the name of another strategy. Names may be "
+            "repeated."
+        ),
     ] = None,
+    serve_base: Annotated[
+        bool, Option(help="Whether the base may stay in service beside the new model, as sticky decisions need.")
+    ] = True,
+    compress: Annotated[
+        bool, Option("--compress", help="Serve one model, trained to decide as the several that were chosen.")
+    ] = False,
     new: Annotated[
         str | None,
         Option(help="Column that marks rows the base has not seen: true/false, yes/no or 1/0."),
@@ -99,8 +108,8 @@ def retrain(
 
     The columns of the base are used; others are named and left out.
 
-    With --strategies dial, sticky or auto the whole dial is written, and `lowchurn dial` makes models for other budgets
-    of it.
+    With --strategies auto (the default), sticky or dial the whole dial is written, and `lowchurn dial` makes models for
+    other budgets of it.
 
     Exit code 1: a certificate was asked for and not obtained. The report is written, the model is not.
     """
@@ -125,14 +134,16 @@ def retrain(
         confidence=confidence,
         select=select,
         search=search,
-        strategies=strategies[0] if strategies is not None and len(strategies) == 1 else strategies,
+        strategies="auto" if not strategies else strategies[0] if len(strategies) == 1 else strategies,
+        serve_base=serve_base,
+        compress=compress,
         verbose=int(sys.stderr is not None and sys.stderr.isatty()),
     )
     _show(made, out, report)
 
 
 def dial(
-    model: Annotated[Path, Argument(help="What `lowchurn retrain --strategies dial` wrote.")],
+    model: Annotated[Path, Argument(help="What `lowchurn retrain` wrote.")],
     out: OutOption,
     max_churn: ChurnOption = None,
     max_broken: BrokenOption = None,

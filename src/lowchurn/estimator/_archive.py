@@ -190,6 +190,7 @@ class OfferEntry:
     candidate: Candidate
     cost: str
     rule: RuleEntry | None = None
+    compressed: bool = False
 
 
 @dataclass(frozen=True)
@@ -328,9 +329,9 @@ def _check_dial(dial: DialEntry, parts: list[str]) -> None:
         raise Refused("load: the models of the dial must have different places.")
     for k, entry in models.items():
         if entry.mean is None:
-            check_entry(f"model {k} of the dial", entry, parts)
+            check_entry(f"model {k} of the dial", entry, parts, base=entry.base)
             continue
-        if entry.mean not in models or models[entry.mean].mean is not None:
+        if entry.mean not in models or models[entry.mean].mean is not None or models[entry.mean].base:
             raise Refused(f"load: model {k} of the dial refers to model {entry.mean}, which is not at its end.")
         if not 0 <= hex_number(f"the position of model {k}", entry.toward_base or "") <= 1:
             raise Refused(f"load: the position of model {k} of the dial must be in [0, 1].")

@@ -18,7 +18,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from lowchurn._types import ArrayLike, Classifier, Rows
-from lowchurn.estimator._frontier import Selection
+from lowchurn.estimator._compressing import compress
+from lowchurn.estimator._frontier import Frontier, Selection
 from lowchurn.estimator._groups import By, Groups
 from lowchurn.estimator._labels import WHO, target_labels, unusual
 from lowchurn.estimator._limits import Limits, budgets
@@ -28,6 +29,7 @@ from lowchurn.estimator._measuring import (
     Terms,
     Trials,
     check_base,
+    debt,
     decides_otherwise,
     held_out_terms,
     warn_of_base,
@@ -44,7 +46,7 @@ from lowchurn.estimator._policy import (
 from lowchurn.estimator._production import Asked, Base, GivenBase, find_base, find_threshold
 from lowchurn.estimator._rules import rule_that_holds
 from lowchurn.estimator._saving import read_model, write_model
-from lowchurn.estimator._serving import Served
+from lowchurn.estimator._serving import Served, base_of
 from lowchurn.estimator._split import (
     NO_ROWS,
     SomeRows,
@@ -125,6 +127,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Decides the rows held out, and seeds estimators that have no seed of their own.
     verbose : int
         Show a progress bar.
+    compress : bool
+        Where several models would be served (the base among them, or inside one that continues it), train one of the
+        estimator's own kind on their probabilities and serve that. Measured, budgeted and certified is what is served.
 
     Attributes
     ----------
@@ -184,6 +189,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
+        compress: bool = False,
     ) -> None:
         self.estimator = estimator
         self.base = base
@@ -202,6 +208,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.compress = compress
 
     def fit(
         self,
@@ -262,7 +269,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if given:
             base = GivenBase(base_proba, base_classes, ids, len(index), self.classes_)
         elif model is not None:
-            base = Base(model, self.classes_, base_classes)
+            base = (base_of if answers_as_usual(model) else Base)(model, self.classes_, base_classes)
         elif self._limits() or self.confidence is not None:
             raise ValueError(
                 f"{WHO}: max_churn, max_broken and confidence need a base to compare with, got base=None. "
@@ -308,7 +315,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             ruler, X_choose = self._ruler(base, X, index, rows.choose, recent)
             check_base(base, ruler, self.classes_)
             warn_of_few_rows(self._limits(ruler.terms), ruler.hard, stacklevel=3)
-        can = Capability(self.estimator_, self.classes_, base, X, self.serve_base)
+        flat = not self._limits().held  # else the base decides as well
+        can = Capability(self.estimator_, self.classes_, base, X, self.serve_base, flat)
         if base is not None and ruler is not None:
             wanted = to_try(self.strategies, self.search, can, ruler)
             if self._limits().frozen and can.kept is not None:
@@ -337,42 +345,55 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if trials.held is not None or (not ruler.labelled and most < trials.plain.offer.churn):
             # Without labels changes cannot be told good from bad: those of rows that tie are left to the rule.
             offers = [offer for offer in offers if offer is not trials.plain.offer]
-        evidence = None
+        judges = None
         unseen = None if rows.traffic is None else rows.traffic.certify
         if any(rows.to_certify.values()):
-            judge, X_certify = self._ruler(base, X, index, rows.certify or NO_ROWS, unseen)
-            evidence = evidence_of(offers, judge, X_certify)
+            judges = self._ruler(base, X, index, rows.certify or NO_ROWS, unseen)
         choices = Choices(
             offers=offers,
             plain=trials.plain.offer,
             terms=ruler.terms,
             bound=ruler.bound,
-            evidence=evidence,
+            evidence=None if judges is None else evidence_of(offers, *judges),
             base=base if isinstance(base, Base) else None,
             trainings=trials.trainer.bar.done,
             rows=rows.counts,
             notes=tuple(filter(None, [decides_otherwise(ruler), *trials.notes])),
             base_accuracy=ruler.mean(ruler.base_right),
         )
-        self._choices = choices if any(row.dial >= 0 for row in self.frontier_) else None
 
         def last_resort() -> tuple[Offer, str]:
             return fall_back(offers, trials, ruler, limits, servable)
 
-        choice = self._serve(choices, last_resort, stacklevel=4)
+        if self.compress and not limits.frozen and not limits.held:
+            goal = Goal(limits, self.confidence, rows.to_certify)
+            found = compress(trials, choices.teacher(goal, last_resort), goal, rows.traffic)
+            seen = None if judges is None else evidence_of(found.students, *judges)
+            choices = choices.compressed(found, seen, trials.trainer.bar.done)
+            self.frontier_.extend(found.tried)
+        self._choices = choices if any(row.dial >= 0 for row in self.frontier_) else None
+        choice = self._serve(choices, last_resort, stacklevel=4, costs=lambda offer: debt(trials, offer, limits))
         if choice.why and all(choice.offer.candidate is not row for row in self.frontier_):
             self.frontier_.append(choice.offer.candidate)
         return self
 
-    def _serve(self, choices: Choices, last_resort: Callable[[], tuple[Offer, str]], stacklevel: int) -> Choice:
+    def _serve(
+        self,
+        choices: Choices,
+        last_resort: Callable[[], tuple[Offer, str]],
+        stacklevel: int,
+        costs: Callable[[Offer], str] = lambda offer: "",
+    ) -> Choice:
         limits = self._limits(choices.terms)
         choice = choices.choose(limits, self.confidence, last_resort)
         self.certificate_ = choice.certificate
         if choice.certificate is not None and not choice.certificate.certified:
             warnings.warn(f"{WHO}: {choice.certificate}", stacklevel=stacklevel)
-        if choice.why:
-            warnings.warn(f"{WHO}: {choice.why}", stacklevel=stacklevel)
-        self.selection_ = choices.selection(choice, limits)
+        uncompressed = choices.uncompressed(choice, limits) if self.compress else ""
+        owed = costs(choice.offer)
+        for sentence in filter(None, (choice.why, uncompressed, owed)):
+            warnings.warn(f"{WHO}: {sentence}", stacklevel=stacklevel)
+        self.selection_ = choices.selection(choice, limits, owed)
         rule, groups = choice.offer.rule, self._groups
         self._expose(Served(choice.offer.weights, self.classes_, None, rule, self.threshold_, groups))
         return choice
@@ -457,6 +478,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 "save with dial=True to dial what is loaded."
             )
         other = copy.copy(self)
+        other.base = self.base  # which a copy has without its history
         other.max_churn = self.max_churn if max_churn is None else max_churn
         other.max_broken = self.max_broken if max_broken is None else max_broken
         other.confidence = self.confidence if confidence is None else confidence
@@ -612,6 +634,16 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         limit = terms.limits(self.max_churn, None, self._groups).tightest(terms.rows)
         return split_traffic(traffic, limit, self.confidence, self._seed() or 0)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A base that is an earlier release is pickled with what it serves, and without its own base and candidates:
+        # else every release would contain all releases before it.
+        state = dict(super().__getstate__())  # it may be the very __dict__ of the model
+        base = state.get("base")
+        if isinstance(base, LowChurnClassifier) and hasattr(base, "_served"):
+            state["base"] = lean = type(base).__new__(type(base))
+            lean.__dict__.update(vars(base), base=None, _choices=None, frontier_=Frontier())
+        return state
+
     def __sklearn_clone__(self) -> LowChurnClassifier:
         # The base is fitted and stays so: it is what is compared with, not something to train.
         parameters = self.get_params(deep=False)
@@ -632,6 +664,14 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             # Within a budget it can only be so much better than its base.
             tags.classifier_tags.poor_score = inner.classifier_tags.poor_score or bool(self._limits())
         return tags
+
+
+def answers_as_usual(model: Any) -> bool:
+    """Whether a model is a LowChurnClassifier that answers by what it serves, and not by methods of a subclass."""
+    methods = ("predict", "predict_proba")
+    return isinstance(model, LowChurnClassifier) and all(
+        name not in vars(model) and getattr(type(model), name) is getattr(LowChurnClassifier, name) for name in methods
+    )
 
 
 def _is_name(strategies: Any, name: str) -> bool:

@@ -20,7 +20,7 @@ from lowchurn.estimator._groups import Groups
 from lowchurn.estimator._labels import GONE, WHO
 from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._production import Base, GivenBase, row_count
-from lowchurn.estimator._serving import Part, Weights, base_alone, weighted
+from lowchurn.estimator._serving import Part, Weights, base_alone, count_models, weighted
 from lowchurn.estimator._split import SomeRows, effective_rows, stacked, whole_numbers
 from lowchurn.estimator._training import Trainer
 from lowchurn.metrics import decide
@@ -96,6 +96,7 @@ class Ruler:
     threshold: float | None = None
     groups: Groups | None = None
     codes: np.ndarray | None = None  # the number of each row's group
+    base: Base | GivenBase | None = None
 
     @classmethod
     def on(
@@ -114,17 +115,24 @@ class Ruler:
             measured = stacked(measured, traffic)
         more = row_count(measured) - len(part.rows)
         asked = base.at(X, part.rows) if traffic is None else measured
-        decided = base.decisions(asked)
+        base_proba, decided = base.answers(asked)
         return cls(
             y=np.append(index[part.rows], np.full(more, -1)),
             weights=np.append(part.weights, np.zeros(more)),
-            base_proba=base.proba(asked),
+            base_proba=base_proba,
             base_decisions=decided,
+            base=base,
             traffic=None if traffic is None else np.append(np.zeros(len(part.rows)), np.ones(more)),
             groups=groups,
             codes=None if groups is None else groups.codes(measured, decided),
             **terms,
         ), measured
+
+    def take(self, rows: np.ndarray) -> Ruler:
+        """What measures on some of the rows."""
+        names = ("y", "weights", "base_proba", "base_decisions", "traffic", "codes")
+        found: dict[str, Any] = {name: part[rows] for name in names if (part := getattr(self, name)) is not None}
+        return dataclasses.replace(self, **found)
 
     @property
     def plain_rule(self) -> Margin:
@@ -194,6 +202,10 @@ class Ruler:
     def mean_change(self, values: np.ndarray) -> float:
         """The mean over the rows that churn is measured on."""
         return float(np.average(values, weights=self.churn_weights))
+
+    def proba(self, part: Part, X: Rows) -> np.ndarray:
+        """Probabilities of a model; ``X`` are the rows, about which the base has been asked."""
+        return self.base_proba if part is self.base else part.proba(X)
 
     def decided(self, proba: np.ndarray, alone: bool = False) -> np.ndarray:
         """What is decided in each row, as an index."""
@@ -286,8 +298,11 @@ class Ruler:
     def offer(self, weights: Weights, candidate: Candidate, proba: np.ndarray, rule: Margin | None = None) -> Offer:
         """What could be served, with what it does on these rows."""
         alone = base_alone(weights)
-        measured = dataclasses.replace(self.measure(candidate, proba, alone), models=len(weights))
+        measured = dataclasses.replace(self.measure(candidate, proba, alone), models=count_models(weights))
         return Offer(weights, measured, self.cost(proba, alone), rule)
+
+
+DEBT = 0.05  # a share of rows that a budget may cost in accuracy; a retrain in random order gains less in practice
 
 
 class Diverged(RuntimeError):
@@ -425,8 +440,14 @@ class Trials:
         assert self.ruler is not None
         for part in weights:
             if part not in self._probas:
-                self._probas[part] = self.ruler.base_proba if isinstance(part, Base) else part.proba(self.X_choose)
+                self._probas[part] = self.ruler.proba(part, self.X_choose)
         return weighted(self._probas, weights)
+
+    def served_proba(self, offer: Offer) -> np.ndarray:
+        """Probabilities of the rows to choose on that agree with what an offer decides."""
+        assert self.ruler is not None
+        proba = self.proba(offer.weights)
+        return proba if offer.rule is None else offer.rule.proba(proba, self.ruler.base_decisions, self.ruler.codes)
 
     def _refuse_diverged(self, strategy: Strategy, proba: np.ndarray) -> None:
         """A candidate that is no model to serve is a failed one.
@@ -504,9 +525,26 @@ def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, sta
             f"{WHO}: the base is right in {in_base:.1%} of the held-out rows, a plain retrain in {retrained:.1%}. Does "
             "the base get what it gets in production? Likely causes: other columns or another order of them, rows that "
             "are already scaled or encoded (inside a Pipeline the base gets the transformed rows: put the steps into "
-            "the base), class names in another order. Where the world has changed so much, churn is what you want.",
+            "the base), class names in another order. Where the world has changed so much, or earlier releases had "
+            "budgets too small to follow it, churn is what you want.",
             stacklevel=stacklevel + 1,
         )
+
+
+def debt(trials: Trials, offer: Offer, limits: Limits) -> str:
+    """That the budget makes what is served clearly less accurate than a plain retrain, in words; else empty."""
+    ruler, plain = trials.ruler, trials.plain
+    if not limits or limits.frozen or ruler is None or plain.proba is None or not ruler.labelled:
+        return ""
+    rights = ruler.right(trials.served_proba(offer), base_alone(offer.weights)), ruler.right(plain.proba)
+    if not clearly_worse(*rights, ruler.weights, points=DEBT):
+        return ""
+    own, retrained = map(ruler.mean, rights)
+    return (
+        f"{limits.parameters} costs {100 * (retrained - own):.1f} points of accuracy ({own:.1%} of the held-out rows "
+        f"are right, with a plain retrain {retrained:.1%}), which the next release takes over as a debt: raise the "
+        f"budget once, up to the plain retrain's churn of {plain.offer.churn:.3g}, or serve a plain retrain once."
+    )
 
 
 def decides_otherwise(ruler: Ruler) -> str:

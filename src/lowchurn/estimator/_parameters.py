@@ -19,6 +19,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise an error for a value that is not allowed; ``parameters`` are those of ``get_params(deep=False)``."""
     for name, choices in CHOICES.items():
         check_choice(WHO, name, parameters[name], choices)
+    if not isinstance(parameters["compress"], bool | np.bool_):
+        raise ValueError(f"{WHO}: compress must be True or False, got {parameters['compress']!r}.")
     bound = get_score(parameters["proper_score"]).bound
     max_churn, soft = parameters["max_churn"], parameters["churn"] == "soft"
     budgets = list(max_churn.values()) if isinstance(max_churn, Mapping) else [max_churn]

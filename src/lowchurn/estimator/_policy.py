@@ -13,13 +13,14 @@ import numpy as np
 
 from lowchurn._estimates import share_of_rows, weighted_mean
 from lowchurn._types import Rows
+from lowchurn.estimator._compressing import Compression
 from lowchurn.estimator._frontier import Candidate, Frontier, Selection
 from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._measuring import Offer, Ruler, Terms, Trials, Tried
 from lowchurn.estimator._production import Base
-from lowchurn.estimator._serving import OnDial, Part, base_alone, weighted
+from lowchurn.estimator._serving import OnDial, Part, Weights, base_alone, count_models, weighted
 from lowchurn.estimator._split import whole_numbers
-from lowchurn.estimator._to_try import aimed
+from lowchurn.estimator._to_try import Goal, aimed
 from lowchurn.metrics import dial_key
 from lowchurn.selection import Certificate, InfeasibleBudget, combine, select_single
 from lowchurn.selection._certify import Claim, certify_together
@@ -28,10 +29,11 @@ from lowchurn.strategies import Sticky
 LEAST_WEIGHT = 1e-4  # a candidate of less weight in a mixture costs a prediction and changes nothing
 
 
-def _mixed_in(record: Tried) -> bool:
+def _mixed_in(record: Tried, base_parts: Weights) -> bool:
     """Whether a candidate has a place in a mixture; a mixture itself has not, and of a dial every tenth has."""
     dial = record.offer.candidate.dial
-    whole = record.offer.rule is None and not any(isinstance(part, Base) for part in record.offer.weights)
+    with_base = base_alone(record.offer.weights) or any(part in base_parts for part in record.offer.weights)
+    whole = record.offer.rule is None and not with_base
     return whole and (math.isnan(dial) or round(10 * dial, 9).is_integer())
 
 
@@ -39,9 +41,10 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, base: Base | No
     """Algorithm 1's mixtures of all candidates (and the base, where it can be served), over budgets of soft churn."""
     # The convex program needs soft churn. A budget on soft churn is used as it is, with smaller ones beside it for the
     # certificate; for hard churn a path of soft budgets is solved and each mixture is measured in hard churn.
-    members = [(r.offer.weights, r.proba) for r in trials.records if r.proba is not None and _mixed_in(r)]
+    base_parts = trials.trainer.can.base_parts
+    members = [(r.offer.weights, r.proba) for r in trials.records if r.proba is not None and _mixed_in(r, base_parts)]
     if base is not None:
-        members.append(({base: 1.0}, ruler.base_proba))
+        members.append((base_parts, ruler.base_proba))
     stack = np.stack([proba for _, proba in members])
     reach = max(ruler.mean(ruler.score.divergence(ruler.base_proba, proba)) for _, proba in members)
     if not ruler.hard and budget is not None:
@@ -60,6 +63,8 @@ def mixtures(trials: Trials, ruler: Ruler, budget: float | None, base: Base | No
         for (parts, _), weight in zip(members, weights, strict=True):
             for part, share in parts.items() if weight > 0 else ():
                 served[part] = served.get(part, 0.0) + float(weight) * share
+        if base is not None and weights[-1] == 1:
+            served = {base: 1.0}
         candidate = Candidate("mixture", {"epsilon": float(f"{epsilon:.3g}")})
         offers.append(trials.ruled(served, candidate).offer)
     return offers
@@ -196,6 +201,39 @@ class Choices:
     rows: Mapping[str, int]
     notes: Sequence[str] = ()
     base_accuracy: float = math.nan
+    compression: Compression | None = None  # its students are among the offers, and are preferred to the others
+
+    def compressed(self, found: Compression, evidence: Evidence | None, trainings: int) -> Choices:
+        """The same with students among the offers; ``evidence`` is theirs."""
+        both = self.evidence
+        if both is not None and evidence is not None:
+            churn, broken = [*both.churn, *evidence.churn], [*both.broken, *evidence.broken]
+            both = dataclasses.replace(both, churn=churn, broken=broken)
+        offers = [*self.offers, *found.students]
+        return dataclasses.replace(self, offers=offers, evidence=both, compression=found, trainings=trainings)
+
+    def teacher(self, goal: Goal, last_resort: Callable[[], tuple[Offer, str]]) -> Offer:
+        """What would be served, and is compressed; rows for the certificate have no part in it."""
+        if goal.confidence is None or not goal.limits:
+            return self.choose(goal.limits, None, last_resort).offer
+        aims = goal.aims(self.terms)
+        return choose(self.offers, self.terms, goal.limits, self.plain, aims)[0] or last_resort()[0]
+
+    def uncompressed(self, choice: Choice, limits: Limits) -> str:
+        """Why what is served is not one model, or that it is clearly worse than several; empty where all is well."""
+        found, served = self.compression, choice.offer
+        if found is not None and served in found.less_accurate:
+            return f"compress=True: the compressed model is clearly less accurate. {found.cost(served)}"
+        count = count_models(served.weights)
+        chosen = found is not None and found.teacher is not None and served.weights is found.teacher.weights
+        if count == 1 and not chosen:
+            return ""
+        why = (found or Compression([])).why_not(limits)
+        many = f"the {count} models" if count > 1 else "the model"
+        return (
+            f"{why} What was to be compressed is served, {many} with a churn of {served.churn:.3g}. Raise the budget, "
+            "give traffic= to learn from more rows, or leave compress out."
+        )
 
     @property
     def parts(self) -> list[Part]:
@@ -226,7 +264,11 @@ class Choices:
             evidence = dataclasses.replace(evidence, broken=self.evidence.broken)  # which needs labels
         plain, offers = found[asked.index(self.plain)], found[: len(self.offers)]
         rows = {**self.rows, "certify": 0, **counts}
-        return dataclasses.replace(self, offers=offers, plain=plain, terms=terms, evidence=evidence, rows=rows)
+        made = dataclasses.replace(self, offers=offers, plain=plain, terms=terms, evidence=evidence, rows=rows)
+        if self.compression is None:
+            return made
+        students = [new for new, old in zip(offers, self.offers, strict=True) if old in self.compression.students]
+        return dataclasses.replace(made, compression=Compression(students))
 
     def seen_in(self, frontier: Frontier) -> Frontier:
         """A frontier with what these choices were measured to do, where they are its candidates."""
@@ -237,7 +279,7 @@ class Choices:
         """The choice within limits; ``last_resort`` returns what is served where no offer keeps them, and why."""
         has_dial = any(offer.candidate.dial > 0 for offer in self.offers)
         aims = aimed(limits, self.terms) if has_dial else None
-        picked, rule = choose(self.offers, self.terms, limits, self.plain, aims)
+        picked, rule = self._choose(self.offers, limits, aims)
         certificate = None
         if confidence is not None and limits and self.offers:
             certificate, best = self._certify(self._in_order(picked, limits, aims), limits, confidence)
@@ -248,13 +290,23 @@ class Choices:
         picked, why = last_resort()
         return Choice(picked, rule, certificate, why)
 
+    def _choose(self, offers: Sequence[Offer], limits: Limits, aims: Limits | None) -> tuple[Offer | None, str]:
+        """The offer to serve: a compressed model where one will do."""
+        students = [] if self.compression is None else [one for one in self.compression.students if one in offers]
+        if not limits:
+            students = [one for one in students if one.cost <= self.plain.cost + 1e-12]
+        picked, rule = choose(students, self.terms, limits, self.plain, aims) if students else (None, "")
+        if picked is not None:
+            return picked, rule
+        return choose([one for one in offers if one not in students], self.terms, limits, self.plain, aims)
+
     def _in_order(self, picked: Offer | None, limits: Limits, aims: Limits | None) -> list[Offer]:
         """Offers as one would choose them if those before were taken away; last those above a limit."""
         left, order = list(self.offers), []
         while picked is not None:
             order.append(picked)
             left.remove(picked)
-            picked, _ = choose(left, self.terms, limits, self.plain, aims)
+            picked, _ = self._choose(left, limits, aims)
         return order + sorted(left, key=lambda offer: (offer.cost, offer.churn))
 
     def _certify(self, prefer: Sequence[Offer], limits: Limits, confidence: float) -> tuple[Certificate, Offer]:
@@ -280,19 +332,25 @@ class Choices:
         picked, least = nearest_to(limits, self.offers)
         return picked, f"nothing on the dial keeps {limits.parameters} on held-out rows; {least}, which is served."
 
-    def selection(self, choice: Choice, limits: Limits) -> Selection:
+    def selection(self, choice: Choice, limits: Limits, owed: str = "") -> Selection:
         """What is served, in words and numbers."""
         picked, row = choice.offer, choice.offer.candidate
-        notes = list(self.notes)
+        notes = [*self.notes, owed]
         if base_alone(picked.weights):
             why = choice.why or "of all candidates within the budget it is the most accurate on the held-out rows."
             why = "max_churn=0 allows no change." if limits.frozen else why
             notes.insert(0, f"This is the base unchanged: {why}")
         elif picked.churn == 0 and self.terms.hard:
             notes.insert(0, "It decides every held-out row as the base does.")
+        rows = dict(self.rows)
+        if self.compression is not None and picked in self.compression.students:
+            notes.insert(0, self.compression.cost(picked))
+            rows |= {"traffic": self.compression.traffic} if "traffic" in rows else {}
         served = {row.name: 1.0}
         if row.strategy == "mixture":  # of several candidates, which the row does not name
-            served = {part.name: weight for part, weight in picked.weights.items()}
+            served = {}
+            for part, weight in picked.weights.items():
+                served[part.name] = served.get(part.name, 0.0) + weight
         return Selection(
             served=served,
             rule=choice.rule,
@@ -302,12 +360,12 @@ class Choices:
             churn=row.churn,
             broken=row.broken,
             trainings=self.trainings,
-            rows=dict(self.rows),
-            notes=(*notes, *limits.notes(row)),
+            rows=rows,
+            notes=tuple(filter(None, (*notes, *limits.notes(row)))),
             base_accuracy=self.base_accuracy,
             plain_accuracy=self.plain.candidate.accuracy,
             plain_churn=self.plain.candidate.churn,
-            models=len(picked.weights),
+            models=count_models(picked.weights),
             fixed=row.fixed,
             accuracy_change=row.accuracy_change,
             accuracy_change_interval=row.accuracy_change_interval,
@@ -344,7 +402,7 @@ def evidence_of(offers: Sequence[Offer], judge: Ruler, X: Rows) -> Evidence:
     kept: dict[Part, np.ndarray] = {}
     churn, broken = [], []
     for offer in offers:
-        each = {part: kept[part] if part in kept else _proba(part, judge, X) for part in offer.weights}
+        each = {part: kept[part] if part in kept else judge.proba(part, X) for part in offer.weights}
         kept |= {part: proba for part, proba in each.items() if uses[part] > 1}
         proba = weighted(each, offer.weights)
         if offer.rule is not None:
@@ -358,7 +416,3 @@ def evidence_of(offers: Sequence[Offer], judge: Ruler, X: Rows) -> Evidence:
 def _counted(weights: np.ndarray) -> np.ndarray:
     """Positions of the rows that count, each as often as it does; weights that are no counts have no part in it."""
     return np.repeat(np.arange(len(weights)), weights.astype(int) if whole_numbers(weights) else weights > 0)
-
-
-def _proba(part: Part, judge: Ruler, X: Rows) -> np.ndarray:
-    return judge.base_proba if isinstance(part, Base) else part.proba(X)

@@ -68,15 +68,25 @@ class Base:
 
     def proba(self, X: Rows) -> np.ndarray:
         """Aligned probabilities, shape (n, m)."""
-        given = self._ask("predict_proba", "predict", X)
-        model = self.model
-        own_labels = hasattr(model, "predict") and hasattr(model, "predict_proba") and not hasattr(given, "columns")
-        table, labels = read_probabilities("the base", given, self._names, self.classes, any_sum=own_labels)
-        return align(table, labels, self.classes)
+        return self._aligned(self._ask("predict_proba", "predict", X))
 
     def decisions(self, X: Rows) -> np.ndarray:
         """What the base decides, as indices of the new classes; -1 for a class that is gone."""
         return read_decisions("the base", self._ask("predict", "predict_proba", X), self._names, self.classes)
+
+    def answers(self, X: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """What :meth:`proba` and :meth:`decisions` return; what an earlier release serves is asked once for both."""
+        both = getattr(self.model, "labels_and_proba", None)
+        if both is None:
+            return self.proba(X), self.decisions(X)
+        labels, given = self._call(both, X)
+        return self._aligned(given), read_decisions("the base", labels, self._names, self.classes)
+
+    def _aligned(self, given: Any) -> np.ndarray:
+        model = self.model
+        own_labels = hasattr(model, "predict") and hasattr(model, "predict_proba") and not hasattr(given, "columns")
+        table, labels = read_probabilities("the base", given, self._names, self.classes, any_sum=own_labels)
+        return align(table, labels, self.classes)
 
     def start(self, X: Rows) -> BehindPreprocessing | None:
         """What training can start from; None where the base contains no model, or one of other features."""
@@ -102,6 +112,11 @@ class Base:
         return self.names is not None or hasattr(self.model, "classes_")
 
     @property
+    def has_lost_classes(self) -> bool:
+        """Whether the base may decide for a class that is gone."""
+        return self._names is None or bool((positions(self._names, self.classes) < 0).any())
+
+    @property
     def known_classes(self) -> np.ndarray:
         """Which of the classes the base can decide for, as a mask; all where it does not name its own."""
         names = self.classes if self._names is None else self._names
@@ -110,9 +125,20 @@ class Base:
     def _ask(self, first: str, second: str, X: Rows) -> Any:
         """What the production object itself returns, by the first of two methods that it has."""
         has = [getattr(self.model, name) for name in (first, second) if hasattr(self.model, name)]
-        ask: Any = self.model if callable_only(self.model) else has[0]
+        given = self._call(self.model if callable_only(self.model) else has[0], X)
+        if not hasattr(given, "shape") and not isinstance(given, Sequence | np.ndarray):
+            raise ValueError(
+                f"{WHO}: the base must give labels or probabilities as an array, a list or a data frame, got "
+                f"{type(given).__name__}."
+            )
+        rows, answers = row_count(X), row_count(given)
+        if rows != answers:
+            raise ValueError(f"{WHO}: the base must answer every row, got {answers} answers for {rows} rows.")
+        return given
+
+    def _call(self, ask: Any, X: Rows) -> Any:
         try:
-            given = ask(own_features(self.model, X))
+            return ask(own_features(self.model, X))
         except NotFittedError as error:
             raise ValueError(
                 f"{WHO}: the base must be fitted, and it is not ({one_line(error)}). Fit it first."
@@ -123,15 +149,6 @@ class Base:
                 f"{WHO}: the base cannot predict these rows ({type(error).__name__}: {one_line(error)}). "
                 "It must be fitted, and on the same features."
             ) from error
-        if not hasattr(given, "shape") and not isinstance(given, Sequence | np.ndarray):
-            raise ValueError(
-                f"{WHO}: the base must give labels or probabilities as an array, a list or a data frame, got "
-                f"{type(given).__name__}."
-            )
-        rows, answers = row_count(X), row_count(given)
-        if rows != answers:
-            raise ValueError(f"{WHO}: the base must answer every row, got {answers} answers for {rows} rows.")
-        return given
 
 
 class GivenBase:
@@ -168,6 +185,9 @@ class GivenBase:
 
     def decisions(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(self._decisions[rows])
+
+    def answers(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.proba(rows), self.decisions(rows)
 
 
 def decision_threshold(model: Any) -> float | None:

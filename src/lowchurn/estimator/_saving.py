@@ -38,6 +38,7 @@ from lowchurn.estimator._archive import (
     read_threshold,
     write_archive,
 )
+from lowchurn.estimator._compressing import Compression
 from lowchurn.estimator._frontier import Frontier
 from lowchurn.estimator._groups import Groups
 from lowchurn.estimator._labels import positions
@@ -56,7 +57,7 @@ from lowchurn.learners._torch import NetworkClassifier, network_name
 from lowchurn.theory import Margin
 
 LIMITS = ("max_churn", "max_broken", "by", "confidence")
-KEPT = (*LIMITS, "churn", "select", "search", "threshold", "validation_fraction", "n_jobs", "verbose")
+KEPT = (*LIMITS, "churn", "select", "search", "threshold", "validation_fraction", "n_jobs", "verbose", "compress")
 SETTINGS = (*KEPT, "random_state", "proper_score", "strategies")
 
 
@@ -135,7 +136,7 @@ def _members(files: dict[str, bytes], folder: str, served: Served) -> list[dict[
 
 def _base_entry(files: dict[str, bytes], folder: str, base: Base) -> dict[str, Any]:
     """Write a base: one model, or the mixture that an earlier release serves."""
-    mixture = getattr(base.model, "_served", base.model)
+    mixture = getattr(base.model, "_served", base.model)  # inside a subclass with answers of its own, as it was
     if not isinstance(mixture, Served) or (mixture.model_ is not None and mixture.threshold_ is None):
         return _entry(files, folder, saved_form(base.model))
     return {
@@ -220,12 +221,14 @@ def _dial(choices: Choices | None, files: dict[str, bytes]) -> dict[str, Any]:
         )
     if refused := dial_refused(choices):
         raise ValueError(f"save: {refused} Save without dial=True, once for each budget.")
-    parts = [part for part in choices.parts if not isinstance(part, Base)]
+    parts = [part for part in choices.parts if part is not choices.base]
     place: dict[Part, int] = {part: k for k, part in enumerate(parts)} | {choices.base: BASE}
     models: list[tuple[int, dict[str, Any]]] = []
     for k, part in enumerate(parts):
         if isinstance(part, OnDial):
             models.append((k, {"mean": place[part.new], "toward_base": part.toward_base.hex()}))
+        elif isinstance(part, Base):  # that of the release before
+            models.append((k, {"base": True} | _base_entry(files, f"dial/model{k}/", part)))
         else:
             models.append((k, _entry(files, f"dial/model{k}/", part.model)))
     base = _base_entry(files, "dial/base/", choices.base)
@@ -245,6 +248,7 @@ def _dial(choices: Choices | None, files: dict[str, bytes]) -> dict[str, Any]:
                 "candidate": _record(offer.candidate),
                 "cost": offer.cost.hex(),
                 "rule": _rule(offer.rule),
+                "compressed": choices.compression is not None and offer in choices.compression.students,
             }
             for offer in [*choices.offers, choices.plain]
         ],
@@ -358,8 +362,9 @@ class Reader:
         names = {int(k): name for k, name in dial.names.items()}
         parts: dict[int, Part] = {BASE: base}
         ends = [(k, entry) for k, entry in dial.models if entry.mean is None]
-        members = {k: self.member(f"model {k} of the dial", entry, names[k]) for k, entry in ends}
+        members = {k: self.member(f"model {k} of the dial", entry, names[k]) for k, entry in ends if not entry.base}
         parts |= members
+        parts |= {k: self.base(entry) for k, entry in ends if entry.base}
         for k, entry in dial.models:
             if entry.mean is not None:
                 new, start = members[entry.mean], unwrap(base.model)
@@ -378,6 +383,7 @@ class Reader:
             )
             for offer in dial.offers
         )
+        students = [offer for offer, entry in zip(offers, dial.offers, strict=False) if entry.compressed]
         return Choices(
             offers=offers,
             plain=plain,
@@ -388,6 +394,7 @@ class Reader:
             trainings=dial.trainings,
             rows=dial.rows,
             base_accuracy=dial.base_accuracy,
+            compression=Compression(students) if students else None,
         )
 
     def _evidence(self, offers: int, bound: float, groups: Groups | None) -> Evidence | None:

@@ -96,8 +96,19 @@ def split_traffic(X: Rows, max_churn: float | None, confidence: float | None, se
         raise ValueError(f"{WHO}: traffic must have at least two rows for a certificate, got {n}.")
     wanted = rows_to_certify(max_churn, confidence, 0.6 * max_churn) or n
     certify = min(2 * wanted, n // 2)  # twice what is needed at three fifths of the budget, to come closer to it
-    order = np.argsort(_keys(_row_hashes(X, np.zeros(n, dtype=np.int64), seed)), kind="stable")
+    order = _shuffled(X, seed)
     return Traffic(*(_safe_indexing(X, np.sort(some)) for some in (order[certify:], order[:certify])))
+
+
+def halves(X: Rows, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two random halves of rows without labels, as positions."""
+    order = _shuffled(X, seed)
+    return np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
+
+
+def _shuffled(X: Rows, seed: int) -> np.ndarray:
+    """Positions of rows without labels, in an order that their content decides."""
+    return np.argsort(_keys(_row_hashes(X, np.zeros(row_count(X), dtype=np.int64), seed)), kind="stable")
 
 
 def stacked(X: Rows, more: Rows) -> Rows:

@@ -22,7 +22,7 @@ from sklearn.utils.validation import assert_all_finite
 from lowchurn._types import Classifier, Model, Rows
 from lowchurn.estimator._labels import WHO, training_labels
 from lowchurn.estimator._production import Asked, Base, GivenBase
-from lowchurn.estimator._serving import Member, OnDial, Part, Weights
+from lowchurn.estimator._serving import Member, OnDial, Part, Weights, parts_of
 from lowchurn.estimator._split import whole_numbers
 from lowchurn.learners import Job, Learner, learner_for
 from lowchurn.learners._all import ALL, blueprint
@@ -148,10 +148,12 @@ class Capability:
         base: Base | GivenBase | None,
         X: Rows,
         serve_base: bool = True,
+        flat: bool = True,
     ) -> None:
         self.steps, final = split_pipeline(estimator)
         self.base = base
         self.kept = base if isinstance(base, Base) and serve_base else None
+        self.base_parts: Weights = {} if self.kept is None else parts_of(self.kept, X) if flat else {self.kept: 1.0}
         self.start: BehindPreprocessing | None = None if base is None else base.start(X)
         self.learner: Learner = learner_for(final, training_labels(classes), self.start_model)
         self._reasons: dict[Strategy, str] = {}
@@ -316,8 +318,11 @@ class Trainer:
         if recipe.lean:
             served = {part: (1 - recipe.lean) * weight for part, weight in served.items()}
             share = (1 - recipe.lean) * share + recipe.lean
-        kept = recipe.margin is not None
-        return served | ({base: share} if (share or kept) and base is not None else {}), "; ".join(lost)
+        if recipe.margin is not None:  # its decisions are kept as well
+            served |= {} if base is None else {base: share}
+        elif share:
+            served |= {part: share * weight for part, weight in self.can.base_parts.items()}
+        return served, "; ".join(lost)
 
     def _lost(self, group: Sequence[Training], what: str) -> list[str]:
         """Which of a group failed, in words."""

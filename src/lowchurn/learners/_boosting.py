@@ -234,6 +234,9 @@ class BoostingLearner(Learner):
             return f"{who} cannot continue boosting from the base: the classes differ."
         return None
 
+    def contains_base(self, model: Any) -> bool:
+        return isinstance(model, BoostedModel) and len(model.stages) > 1
+
     def stages(self, base: Estimator) -> BoostedModel | None:
         """Return a fitted model of the library as stages; None where it is something else."""
         if isinstance(base, self.model):

@@ -169,6 +169,18 @@ class Learner(abc.ABC):
         """Whether several retrains with other seeds would all be the same."""
         return False
 
+    def contains_base(self, model: Model) -> bool:
+        """Whether a model contains the one that its training started from, and so grows with every release."""
+        return False
+
+    def exchangeable(self, model: Any, base: Any) -> int:
+        """Return how many parts of a model can take the place of parts of the base, as trees of a forest can."""
+        return 0
+
+    def exchange(self, model: Any, base: Any, parts: int) -> Any:
+        """Return a model of the estimator's own size with so many parts of a model, and the others of the base."""
+        raise NotImplementedError
+
     def needs_rows(self, model: Model) -> bool:
         """Whether :meth:`average` needs the training rows."""
         return False

@@ -68,6 +68,30 @@ class RowsLearner(Learner):
                 return f"{who} cannot start from the base: its layers have other sizes."
         return None
 
+    def contains_base(self, model: Any) -> bool:
+        return isinstance(model, GROWING) and len(model.estimators_) > self.estimator.get_params()["n_estimators"]
+
+    def exchangeable(self, model: Any, base: Any) -> int:
+        kind = next((cls for cls in FORESTS if isinstance(self.estimator, cls)), None)
+        if kind is None or not isinstance(model, kind) or not isinstance(base, kind):
+            return 0
+        alike = all(
+            np.array_equal(getattr(model, name), getattr(base, name)) for name in ("classes_", "n_features_in_")
+        )
+        return len(model.estimators_) if alike and np.array_equal(model.classes_, self.classes) else 0
+
+    def exchange(self, model: Any, base: Any, parts: int) -> Any:
+        old = min(len(model.estimators_) - parts, len(base.estimators_))
+        made = copy.copy(model)
+        # Evenly from all, because the trees of a base that was made in this way are ordered by their releases.
+        made.estimators_ = [
+            forest.estimators_[k]
+            for forest, trees in ((model, parts), (base, old))
+            for k in np.linspace(0, len(forest.estimators_) - 1, trees).round().astype(int)
+        ]
+        made.n_estimators = len(made.estimators_)
+        return made
+
     def cannot_average(self, base: Any) -> str | None:
         if not isinstance(self.estimator, COEFFICIENTS):
             return super().cannot_average(base)
@@ -131,7 +155,8 @@ class RowsLearner(Learner):
 
 SHRINKABLE = (LogisticRegression, SGDClassifier, Perceptron)
 COEFFICIENTS = (*SHRINKABLE, MLPClassifier)  # these start from the base's
-GROWING = (GradientBoostingClassifier, RandomForestClassifier, ExtraTreesClassifier)  # keep its trees and add others
+FORESTS = (RandomForestClassifier, ExtraTreesClassifier)  # means of trees, each trained by itself
+GROWING = (GradientBoostingClassifier, *FORESTS)  # keep its trees and add others
 
 
 def _start_from(model: Any, base: Any, share: float) -> Any:

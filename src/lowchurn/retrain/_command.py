@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 WHO = "retrain"
 COMPARED = ("accuracy", "churn", "broken", "fixed", "models")
-REPORTED = ("max_broken", "by", "churn", "strategies", "select", "search", "confidence")
+REPORTED = ("max_broken", "by", "churn", "strategies", "serve_base", "select", "search", "confidence")
 
 
 @dataclass(frozen=True)
