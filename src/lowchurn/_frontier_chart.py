@@ -138,13 +138,17 @@ def _broken_view(tried: Tried) -> View | None:
     known = [v for p in tried.drawn if p.broken.defined for v in ends(p.broken)]
     if not known:
         return None
+    rules = [*_budget_rule(tried, "across"), _base_point(0.0, "base: no broken decision")]
+    if tried.most_broken <= 1.5 * max(known):
+        known.append(tried.most_broken)
+        rules.append(Mark("rule", [(tried.most_broken,)], "limit", along="up"))
     return View(
         "Broken decisions against churn",
         _churn_axis(tried),
         Axis.around(known, "↑ right before, wrong now", percent_text, low=0.0, about=6),
         lambda p: (p.churn.value, p.broken.value),
         lambda p: (ends(p.churn), ends(p.broken)),
-        [*_budget_rule(tried, "across"), _base_point(0.0, "base: no broken decision")],
+        rules,
     )
 
 
@@ -206,6 +210,8 @@ def _key(tried: Tried, styles: Mapping[str, tuple[int, str]]) -> list[Key]:
         key.append(Key(f"base {share_text(tried.base_accuracy)}", "base"))
     if not math.isnan(tried.budget):
         key.append(Key(f"budget {tried.churn_text(tried.budget)}", "limit"))
+    if not math.isnan(tried.most_broken):
+        key.append(Key(f"at most {percent_text(tried.most_broken)} broken", "limit"))
     return key
 
 

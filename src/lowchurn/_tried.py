@@ -109,12 +109,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Tried:
-    """All settings, the budget (NaN: none), whether churn is a share of decisions, and rows of traffic behind it."""
+    """All settings, the limits (NaN: none), whether churn is a share of decisions, and rows of traffic behind it."""
 
     points: tuple[Setting, ...]
     budget: float = math.nan
     hard: bool = True
     traffic: float = math.nan
+    most_broken: float = math.nan
 
     @cached_property
     def labelled(self) -> bool:
@@ -185,8 +186,15 @@ class Tried:
         return found[0] if found and max(found) - min(found) < 1e-6 else math.nan
 
     def within(self, point: Setting) -> bool:
-        """Whether the measured churn keeps the budget; sums of weights may carry it over by rounding."""
-        return point.churn.value <= self.budget * (1 + 1e-9)
+        """Whether a setting keeps the limits as it was measured; sums of weights may carry it over by rounding."""
+        over = point.churn.value > self.budget * (1 + 1e-9) or point.broken.value > self.most_broken * (1 + 1e-9)
+        return bool(self.limits) and not over
+
+    @property
+    def limits(self) -> str:
+        """The limits in words; empty without any."""
+        broken = "" if math.isnan(self.most_broken) else f"{100 * self.most_broken:.4g}% broken"
+        return " and ".join(filter(None, ["" if math.isnan(self.budget) else self.churn_text(self.budget), broken]))
 
     def churn_text(self, value: float) -> str:
         return f"{100 * value:.4g}%" if self.hard else f"{value:.4g}"
@@ -200,9 +208,11 @@ def read_tried(given: Any, limit: float | None = None, who: str = "html_page") -
     served: Mapping[str, object] = {}
     rows: Mapping[str, object] = {}
     budget, kind = None, "hard"
+    most_broken = getattr(given, "max_broken", None)
     if hasattr(given, "frontier_"):
         served, rows = given.selection_.served, given.selection_.rows
         budget, kind, given = given.max_churn, given.churn, given.frontier_
+        budget = budget.get(None) if isinstance(budget, Mapping) else budget  # that of all rows
     elif isinstance(given, Mapping):
         if "frontier" not in given:
             raise unknown_name(who, "frontier without key", "frontier", given)
@@ -210,12 +220,18 @@ def read_tried(given: Any, limit: float | None = None, who: str = "html_page") -
         selection = given.get("selection") or {}
         served, rows = selection.get("served") or {}, selection.get("rows") or {}
         budget, kind = parameters.get("max_churn"), parameters.get("churn", "hard")
+        most_broken = parameters.get("max_broken")
         given = given["frontier"]
     if budget is None and kind == "hard":
         budget = limit
     points = tuple(_setting(record, served, who) for record in given or ())
-    traffic = _number(who, "rows of traffic", rows.get("traffic"))
-    return Tried(points, _number(who, "max_churn", budget), hard=kind == "hard", traffic=traffic)
+    return Tried(
+        points,
+        _number(who, "max_churn", budget),
+        hard=kind == "hard",
+        traffic=_number(who, "rows of traffic", rows.get("traffic")),
+        most_broken=_number(who, "max_broken", most_broken),
+    )
 
 
 def _setting(record: Any, served: Mapping[str, Any], who: str) -> Setting:

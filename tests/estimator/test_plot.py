@@ -20,6 +20,7 @@ from lowchurn._tried import read_tried
 from lowchurn.audit import audit
 from lowchurn.estimator import Candidate, Frontier, Selection
 from lowchurn.report import html_page
+from lowchurn.strategies import Distill
 from tests.report.test_frontier import SETTINGS, frontier, retrained
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -163,9 +164,8 @@ def test_a_real_model_without_a_dial_is_drawn(tmp_path):
     X = rng.normal(size=(600, 4))
     y = (X[:, 0] + X[:, 1] ** 2 + rng.normal(0, 0.7, 600) > 0.7).astype(int)
     base = LogisticRegression().fit(X[:100], y[:100])
-    model = LowChurnClassifier(base=base, max_churn=0.05, strategies="distill", random_state=0).fit(
-        X, y, new=np.arange(600) >= 100
-    )
+    model = LowChurnClassifier(base=base, max_churn=0.05, strategies=Distill(lam=0.2), random_state=0)
+    model.fit(X, y, new=np.arange(600) >= 100)
     chart = model.frontier_.plot(tmp_path / "frontier.svg", selection=model.selection_, max_churn=model.max_churn)
     assert marks(chart, "line") == []
     assert len(marks(chart, "point", "point")) == len(model.frontier_)

@@ -18,6 +18,7 @@ from lowchurn._tried import read_tried
 from lowchurn.report import html_page, write_html
 from lowchurn.report._frontier_file import read_frontier
 from lowchurn.retrain import report_json
+from lowchurn.strategies import Distill
 from tests.report import sample
 from tests.report.test_page import CONTRAST, EVIL, Balanced, browser, needs_chromium  # noqa: F401 - browser is a fixture
 
@@ -295,7 +296,8 @@ def test_a_real_model_without_a_dial_is_shown_as_points(audit):
     X = rng.normal(size=(600, 4))
     y = (X[:, 0] + X[:, 1] ** 2 + rng.normal(0, 0.7, 600) > 0.7).astype(int)
     base = LogisticRegression().fit(X[:100], y[:100])
-    model = LowChurnClassifier(base=base, max_churn=0.05, random_state=0).fit(X, y, new=np.arange(600) >= 100)
+    model = LowChurnClassifier(base=base, max_churn=0.05, strategies=Distill(lam=0.2), random_state=0)
+    model.fit(X, y, new=np.arange(600) >= 100)
     pages = [
         html_page(audit, frontier=given)
         for given in (
@@ -547,3 +549,21 @@ def test_the_slider_moves_along_any_curve(browser, audit, tmp_path):  # noqa: F8
         for word in ("changed", "accuracy", "against the base", "broken", "fixed", "models served"):
             assert word in spoken(view)
     view.close()
+
+
+def test_a_limit_of_broken_decisions_is_a_line_of_its_figure(audit, tmp_path):
+    given = sample.stuck()
+    given["parameters"]["max_broken"] = 0.005
+    (tmp_path / "report.json").write_text(json.dumps(given))
+    shown = html_page(audit, frontier=read_frontier(str(tmp_path / "report.json")))
+    figures = re.findall(r"<svg.*?</svg>", shown[shown.index('id="frontier"') :])
+    assert [figure.count('class="limit"') for figure in figures[:2]] == [1, 2]
+    assert "at most 0.5% broken" in re.sub(r"<[^>]+>", "", shown)
+    for row, point in zip(table_rows(shown), given["frontier"], strict=True):
+        assert row[-2] == ("within" if point["churn"] <= 0.02 and point["broken"] <= 0.005 else "over")
+    assert "the budget of 2% and 0.5% broken" in shown
+    del given["parameters"]["max_churn"]
+    alone = html_page(audit, frontier=given)
+    assert "the budget of 0.5% broken" in alone
+    for row, point in zip(table_rows(alone), given["frontier"], strict=True):
+        assert row[-2] == ("within" if point["broken"] <= 0.005 else "over")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,16 @@ LARGEST_SEED = 2**32 - 2
 OutOption = Annotated[Path, Option(help="File to write the new model to.")]
 TrustOption = Annotated[list[str] | None, Option(help="Type that may be read. May be repeated.")]
 ReportOption = Annotated[Path | None, Option(help="File to write what was measured to, as JSON.")]
+ChurnOption = Annotated[
+    list[str] | None,
+    Option(
+        help="Share of decisions that may change, such as 0.02 for 2 %; NAME=SHARE for those of a class that the base "
+        "decides, or of a slice (--by). May be repeated."
+    ),
+]
+BrokenOption = Annotated[
+    float | None, Option(help="Share of rows that the base decides rightly and the new model may decide wrongly.")
+]
 
 
 def retrain(
@@ -32,8 +43,12 @@ def retrain(
         Path | None,
         Option(help="Model in production: .skops, .onnx, a saved model or a native file of a boosting library."),
     ] = None,
-    max_churn: Annotated[float | None, Option(help="Share of decisions that may change, such as 0.02 for 2 %.")] = None,
-    confidence: Annotated[float | None, Option(help="Certify the budget with this confidence, such as 0.95.")] = None,
+    max_churn: ChurnOption = None,
+    max_broken: BrokenOption = None,
+    by: Annotated[
+        str | None, Option(help="Column of slices: each keeps --max-churn, or those that are named keep theirs.")
+    ] = None,
+    confidence: Annotated[float | None, Option(help="Certify the limits with this confidence, such as 0.95.")] = None,
     report: ReportOption = None,
     estimator: Annotated[
         str,
@@ -46,11 +61,17 @@ def retrain(
     search: Annotated[str, Option(help="Train about three candidates (auto) or the whole grid (grid).")] = "auto",
     strategies: Annotated[
         list[str] | None,
-        Option(help="What to try: dial, auto, sticky, or the name of another strategy. Names may be repeated."),
+        Option(
+            help="What to try: auto (the default), sticky, dial, paper, or the name of another strategy. Names may be "
+            "repeated."
+        ),
     ] = None,
     compress: Annotated[
         bool, Option("--compress", help="Serve one model, trained to decide as the several that were chosen.")
     ] = False,
+    serve_base: Annotated[
+        bool, Option(help="Whether the base may stay in service beside the new model, as sticky decisions need.")
+    ] = True,
     new: Annotated[
         str | None,
         Option(help="Column that marks rows the base has not seen: true/false, yes/no or 1/0."),
@@ -87,8 +108,8 @@ def retrain(
 
     The columns of the base are used; others are named and left out.
 
-    With --strategies dial, sticky or auto the whole dial is written, and `lowchurn dial` makes models for other budgets
-    of it.
+    With --strategies auto (the default), sticky or dial the whole dial is written, and `lowchurn dial` makes models for
+    other budgets of it.
 
     Exit code 1: a certificate was asked for and not obtained. The report is written, the model is not.
     """
@@ -107,11 +128,14 @@ def retrain(
         all_columns=all_columns,
         base_classes=base_classes,
         random_state=seed,
-        max_churn=max_churn,
+        max_churn=churn_budgets("retrain", max_churn),
+        max_broken=max_broken,
+        by=by,
         confidence=confidence,
         select=select,
         search=search,
-        strategies=strategies[0] if strategies is not None and len(strategies) == 1 else strategies,
+        strategies="auto" if not strategies else strategies[0] if len(strategies) == 1 else strategies,
+        serve_base=serve_base,
         compress=compress,
         verbose=int(sys.stderr is not None and sys.stderr.isatty()),
     )
@@ -119,11 +143,12 @@ def retrain(
 
 
 def dial(
-    model: Annotated[Path, Argument(help="What `lowchurn retrain --strategies dial` wrote.")],
-    max_churn: Annotated[float, Option(help="Share of decisions that may change, such as 0.02 for 2 %.")],
+    model: Annotated[Path, Argument(help="What `lowchurn retrain` wrote.")],
     out: OutOption,
+    max_churn: ChurnOption = None,
+    max_broken: BrokenOption = None,
     confidence: Annotated[
-        float | None, Option(help="Certify the budget with this confidence. Default: as retrained.")
+        float | None, Option(help="Certify the limits with this confidence. Default: as retrained.")
     ] = None,
     report: ReportOption = None,
     traffic: Annotated[
@@ -132,13 +157,33 @@ def dial(
     ] = None,
     trust: TrustOption = None,
 ) -> None:
-    """Make the model for another budget or for today's traffic, at once and without training.
+    """Make the model for other limits or for today's traffic, at once and without training.
+
+    Limits that are not given are those of the model.
 
     Exit code 1: a certificate was asked for and not obtained. The report is written, the model is not.
     """
     from lowchurn.retrain import dial_file
 
-    _show(dial_file(model, max_churn, out, confidence, report, trust or (), traffic), out, report)
+    budget = churn_budgets("dial", max_churn)
+    made = dial_file(model, budget, out, confidence, report, trust or (), traffic, max_broken=max_broken)
+    _show(made, out, report)
+
+
+def churn_budgets(who: str, given: Sequence[str] | None) -> float | dict[str | None, float] | None:
+    """What ``--max-churn`` stands for: a number, or those of classes or slices by their names."""
+    found: dict[str | None, float] = {}
+    for text in given or ():
+        name, named, number = text.rpartition("=")
+        try:
+            most = float(number)
+        except ValueError:
+            raise ValueError(f"{who}: max_churn must be a number or NAME=NUMBER, got {text!r}.") from None
+        key = name if named else None
+        if key in found:
+            raise ValueError(f"{who}: max_churn must be given once for each class or slice, got {text!r} as well.")
+        found[key] = most
+    return found[None] if list(found) == [None] else found or None
 
 
 def score(

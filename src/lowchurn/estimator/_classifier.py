@@ -31,6 +31,7 @@ from lowchurn.estimator._measuring import (
     check_base,
     debt,
     decides_otherwise,
+    held_out_terms,
     warn_of_base,
     warn_of_few_rows,
 )
@@ -276,8 +277,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             )
         self.threshold_ = find_threshold(self.threshold, base, self.classes_)
         rows = Split(SomeRows(np.arange(len(index)), weight))
-        recent = None if traffic is None else self._traffic(traffic, base, X)
-        self._groups = self._find_groups([X] if recent is None else [X, recent.choose])
+        self._groups = self._find_groups([X])
+        about = held_out_terms(X, index, self._groups, self.churn == "hard")
+        recent = None if traffic is None else self._traffic(traffic, base, about, X)
+        if recent is not None:
+            self._groups = self._find_groups([X, recent.choose])
         if recent is not None and held_out is None and self.max_broken is None:
             rows = Split(rows.train, NO_ROWS)
         elif base is not None:
@@ -286,7 +290,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 index,
                 weight,
                 self.classes_,
-                limit=(self._limits() if recent is None else Limits.of(None, self.max_broken)).tightest,
+                limit=about.limits(self.max_churn if recent is None else None, self.max_broken, self._groups).tightest(
+                    about.rows
+                ),
                 confidence=self.confidence if recent is None or self.max_broken is not None else None,
                 validation_fraction=self.validation_fraction,
                 new=as_mask("new", new, len(index)),
@@ -407,7 +413,13 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         """The limits, by the rows that they are measured on where these are known."""
         if terms is None:
             return Limits.of(self.max_churn, self.max_broken)
-        return terms.limits(self.max_churn, self.max_broken, self._groups)
+        limits = terms.limits(self.max_churn, self.max_broken, self._groups)
+        if self.confidence is not None and not limits.certifiable:
+            raise ValueError(
+                f"{WHO}: confidence needs a limit that rows can prove, and every class or slice that max_churn names "
+                "has too few rows. Give more rows, or a limit of all rows under None."
+            )
+        return limits
 
     def _find_groups(self, tables: Sequence[Rows]) -> Groups | None:
         """The groups that have limits of their own."""
@@ -473,8 +485,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         check_parameters(other.get_params(deep=False))
         if isinstance(other.max_churn, Mapping) and self._groups is None:
             raise ValueError(
-                f"{WHO}: max_churn={other.max_churn!r} asks for margins of groups, and this model was fitted without. "
-                "Fit with budgets of classes, or with by=."
+                f"{WHO}: max_churn of classes or slices asks for margins of their own, and this model was fitted "
+                "without. Fit with max_churn of classes, or with by=."
             )
         if traffic is not None:
             choices = other._on_traffic(choices, traffic)
@@ -496,7 +508,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _on_traffic(self, choices: Choices, traffic: Rows) -> Choices:
         """The same offers, with churn as it is on some traffic."""
-        recent = self._traffic(traffic, choices.base)
+        recent = self._traffic(traffic, choices.base, choices.terms)
         assert choices.base is not None
         ruler, X = self._ruler(choices.base, recent.choose, NO_ROWS.rows, NO_ROWS, recent.choose)
         unseen = None
@@ -609,8 +621,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         terms = {"score": get_score(self.proper_score), "hard": self.churn == "hard", "threshold": self.threshold_}
         return Ruler.on(base, X, index, part, traffic, self._groups, **terms)
 
-    def _traffic(self, traffic: Rows, base: Base | GivenBase | None, X: Rows | None = None) -> Traffic:
-        """Traffic, checked as rows to predict are."""
+    def _traffic(self, traffic: Rows, base: Base | GivenBase | None, terms: Terms, X: Rows | None = None) -> Traffic:
+        """Traffic, checked as rows to predict are; ``terms`` tell how large groups are."""
         if not isinstance(base, Base):
             raise ValueError(
                 f"{WHO}: traffic needs a base that can be asked about it, got {'none' if base is None else 'a table'}. "
@@ -619,7 +631,8 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         traffic = self._check_new_rows(traffic)
         if X is not None:
             stacked(_safe_indexing(X, np.arange(1)), _safe_indexing(traffic, np.arange(0)))  # of one kind
-        return split_traffic(traffic, Limits.of(self.max_churn, None).tightest, self.confidence, self._seed() or 0)
+        limit = terms.limits(self.max_churn, None, self._groups).tightest(terms.rows)
+        return split_traffic(traffic, limit, self.confidence, self._seed() or 0)
 
     def __getstate__(self) -> dict[str, Any]:
         # A base that is an earlier release is pickled with what it serves, and without its own base and candidates:

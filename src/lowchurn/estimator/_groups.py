@@ -55,6 +55,11 @@ class Groups:
         """The number of each row's group; -1 for a value that is missing or was not seen at fit, or a class gone."""
         return decided if self.by is None else positions(values_of(self.by, X), self.values)
 
+    def counts(self, X: Rows, decided: np.ndarray) -> dict[str, float]:
+        """How many rows each group has."""
+        codes = self.codes(X, decided)
+        return dict(zip(self.names, np.bincount(codes[codes >= 0], minlength=len(self.names)).tolist(), strict=True))
+
     def number(self, key: Any) -> int:
         """The number of a group by its value, or by how it reads, as it does on the command line."""
         place = positions([key], self.values)[0] if isinstance(key, Hashable) else -1
@@ -69,7 +74,8 @@ class Groups:
         name = self.names[number]
         if self.by is None:
             return f"where the base decides {name!r}"
-        return f"in slice {name!r}" if callable(self.by) else f"where {self.by} is {name!r}"
+        column = self.by if isinstance(self.by, str) else f"column {self.by}"
+        return f"in slice {name!r}" if callable(self.by) else f"where {column} is {name!r}"
 
 
 def values_of(by: By, X: Rows) -> np.ndarray:
@@ -86,7 +92,7 @@ def values_of(by: By, X: Rows) -> np.ndarray:
         return as_labels(X[by])
     if not isinstance(by, int | np.integer):
         if columns:
-            raise unknown_name(WHO, "column in by", by, columns)
+            raise unknown_name(WHO, "column in by=", by, columns)
         raise ValueError(
             f"{WHO}: by={by!r} is the name of a column, and X has none. Give its position, or X as a data frame."
         )

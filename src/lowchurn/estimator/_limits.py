@@ -51,7 +51,7 @@ class Limit:
 
     @property
     def parameter(self) -> str:
-        return f"max_{self.of}={self.most:g}" if self.whole else f"max_{self.of}={{{self.group!r}: {self.most:g}}}"
+        return f"max_{self.of}={self.most:g} {self.where}".rstrip()
 
     @property
     def words(self) -> str:
@@ -134,9 +134,15 @@ class Limits:
         return tuple(limit.number for limit in self if not limit.whole and limit.most == 0)
 
     @property
-    def tightest(self) -> float | None:
-        """The smallest limit above 0, which asks for most rows."""
-        return min((limit.most for limit in self if limit.most > 0), default=None)
+    def certifiable(self) -> bool:
+        """Whether rows can prove any of them."""
+        return any(limit.most and not limit.small for limit in self)
+
+    def tightest(self, rows: float = math.nan) -> float | None:
+        """The smallest limit above 0, as a share of ``rows`` rows: the one that asks for most of them."""
+        counted = [limit for limit in self if limit.most > 0 and not limit.small]
+        part = {limit: 1.0 if limit.whole or math.isnan(rows) else limit.rows / rows for limit in counted}
+        return min((limit.most * part[limit] for limit in counted), default=None)
 
     @property
     def frozen(self) -> bool:

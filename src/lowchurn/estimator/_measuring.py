@@ -52,6 +52,13 @@ class Terms:
         return Limits.of(max_churn, max_broken, groups, self.rows, self.labelled or self.rows, rows_by)
 
 
+def held_out_terms(X: Rows, index: np.ndarray, groups: Groups | None, hard: bool) -> Terms:
+    """About how many rows can be held out, also of each group: a fifth. Labels stand for what the base decides."""
+    n = len(index) / 5
+    counts = {} if groups is None else groups.counts(X, index)
+    return Terms(hard, "", n, n, {name: count / 5 for name, count in counts.items()})
+
+
 @dataclass(frozen=True, eq=False)
 class Offer:
     """What could be served: weights of models and the rule that keeps decisions, measured on the rows to choose on."""
@@ -175,9 +182,13 @@ class Ruler:
 
     def churn_by(self, changes: np.ndarray) -> dict[str, float]:
         """The churn of each group that has rows."""
-        among = self.churn_weights
-        inside = ((name, rows) for name, rows in self.each_group() if among[rows].any())
-        return {name: float(np.average(changes[rows], weights=among[rows])) for name, rows in inside}
+        if self.groups is None or self.codes is None:
+            return {}
+        known, among, count = self.codes >= 0, self.churn_weights, len(self.groups.values)
+        total = np.bincount(self.codes[known], among[known], count)
+        spent = np.bincount(self.codes[known], (among * changes)[known], count)
+        each = zip(self.groups.names, spent.tolist(), total.tolist(), strict=True)
+        return {name: some / rows for name, some, rows in each if rows > 0}
 
     @property
     def bound(self) -> float:
@@ -364,7 +375,9 @@ class Trials:
 
     def run_rules(self, estimate: Sticky, rules: Iterable[Margin]) -> list[Tried]:
         """Measure an estimate that is trained under rules that keep decisions."""
-        new = [self._tried(dataclasses.replace(estimate, margin=min(one.margin, 1.0)), "", one) for one in rules]
+        known = {record.offer.candidate.name for record in self.records}
+        tried = (self._tried(dataclasses.replace(estimate, margin=min(one.margin, 1.0)), "", one) for one in rules)
+        new = [one for one in tried if one.offer.candidate.name not in known]  # as a plain margin may be
         self.records += new
         return new
 

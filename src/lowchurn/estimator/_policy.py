@@ -160,6 +160,8 @@ def fall_back(
     picked, _ = choose(blends, ruler.terms, limits, blends[0])
     if picked is None:  # even the base changes decisions where classes are gone
         picked, _ = nearest_to(limits, blends)
+        if limits.load(nearest.candidate) <= limits.load(picked.candidate):
+            return nearest, f"{failed} {nearest.candidate.name} has it and is served. Raise the budget."
     what = "The base is kept as it is" if base_alone(picked.weights) else "A blend with the base is served"
     return picked, (
         f"{failed} {what}. Raise the budget, or try a start from the base or other strategies, to serve one model."

@@ -51,6 +51,7 @@ class _Scores:
         self.gain = ruler.plain_rule.gain(proba, ruler.base_decisions)
         self.own = ruler.own(proba)
         self.aims = aims
+        self._groups: dict[tuple[float, float], tuple[float, ...]] = {}
 
     def ratios(self, levels: Sequence[float]) -> list[float]:
         """The least ratios for levels of broken decisions, the last for the limit itself; none without a limit."""
@@ -66,20 +67,27 @@ class _Scores:
     def within(self, ratio: float, scale: float, churn: float | None = None) -> Margin:
         """The least margins at a ratio that keep all limits times ``scale``, and a level of churn in all rows."""
         beyond = self.gain - ratio * self.own
-        groups: list[float] = []
-        if self.ruler.hard and self.aims.grouped:
-            groups = [0.0] * self.aims.groups
-            for limit in self.aims:
-                if not limit.whole:
-                    groups[limit.number] = self._least(beyond, limit, scale)
-        free = beyond > Margin(groups=tuple(groups)).margins(len(beyond), self.ruler.codes)
+        if (ratio, scale) not in self._groups:
+            self._groups[ratio, scale] = self._of_groups(beyond, scale)
+        groups = self._groups[ratio, scale]
+        free = beyond > Margin(groups=groups).margins(len(beyond), self.ruler.codes)
         free |= self.ruler.base_decisions < 0
         kept = [limit for limit in self.aims if limit.whole and (self.ruler.hard or limit.of == "broken")]
         costs = [(self.ruler.shares(limit), limit.most * scale) for limit in kept]
         if churn is not None:
             costs.append((self.ruler.shares(Limit("churn", churn)), churn))
         margin = between(first_left_out(beyond, costs, free), beyond[free])
-        return Margin(margin if margin > 0 else 0.0, ratio, groups=tuple(groups))
+        return Margin(margin, ratio, groups=groups)
+
+    def _of_groups(self, beyond: np.ndarray, scale: float) -> tuple[float, ...]:
+        """The least margin of each group; none without limits of groups."""
+        if not self.ruler.hard or not self.aims.grouped:
+            return ()
+        groups = [0.0] * self.aims.groups
+        for limit in self.aims:
+            if not limit.whole:
+                groups[limit.number] = self._least(beyond, limit, scale)
+        return tuple(groups)
 
     def _least(self, beyond: np.ndarray, limit: Limit, scale: float) -> float:
         """The least margin of the rows of one limit."""
@@ -87,7 +95,7 @@ class _Scores:
             return 1.0
         inside = np.full(len(beyond), True) if limit.on_all else np.asarray(self.ruler.codes == limit.number)
         left_out = first_left_out(beyond, [(self.ruler.shares(limit), limit.most * scale)], inside)
-        return between(left_out, beyond[inside]) if left_out > 0 else 0.0
+        return between(left_out, beyond[inside])
 
 
 def between(margin: float, gains: np.ndarray, most: float = 1.0) -> float:

@@ -27,7 +27,7 @@ def frontier_view(tried: Tried) -> dict[str, object]:
         "broken": tried.labelled,
         "fixed": tried.labelled,
         "models": any(p.models for p in tried.points),
-        "budget": not math.isnan(tried.budget),
+        "budget": bool(tried.limits),
     }
     columns = [name for name in ("setting", *MEASURED, "models", "budget", "served") if known.get(name, True)]
     folded = {i for curve in tried.curves for i in _folded(tried, curve)}
@@ -48,7 +48,7 @@ def frontier_view(tried: Tried) -> dict[str, object]:
         "dials": dials,
         "first": next((k for k, curve in enumerate(tried.curves) if any(tried.points[i].chosen for i in curve)), 0),
         "measured": MEASURED,
-        "budget": tried.churn_text(tried.budget),
+        "budget": tried.limits,
         "columns": columns,
         "heads": [MEASURED.get(name, "" if name == "served" else name) for name in columns],
         "numbers": [i for i, name in enumerate(columns) if name in (*MEASURED, "models")],

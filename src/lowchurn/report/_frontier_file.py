@@ -54,6 +54,7 @@ class Parameters:
     """What ``lowchurn retrain`` was asked for."""
 
     max_churn: Number = None
+    max_broken: Number = None
     churn: Literal["hard", "soft"] = "hard"
 
 
@@ -101,6 +102,7 @@ def read_frontier(path: str) -> list[Record] | dict[str, object]:
     chosen = report.selection or Served()
     served, rows = chosen.served or {}, chosen.rows or {}
     _check_value(f"audit: {name}", "max_churn", asked.max_churn, math.inf if soft else 1)
+    _check_value(f"audit: {name}", "max_broken", asked.max_broken, 1)
     for weight in served.values():
         _check_value(f"audit: {name}", "a weight in served", weight, 1)
     for count in rows.values():

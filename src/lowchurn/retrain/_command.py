@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 WHO = "retrain"
 COMPARED = ("accuracy", "churn", "broken", "fixed", "models")
-REPORTED = ("max_churn", "churn", "strategies", "select", "search", "confidence")
+REPORTED = ("max_broken", "by", "churn", "strategies", "serve_base", "select", "search", "confidence")
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,12 @@ def retrain_files(
         classes = classes_from_text(f"{WHO}: base_classes", list(base_classes), np.unique(rows.classes(target)))
     production = None if base is None else find_base(Path(base), functools.partial(load, trusted=trusted), classes)
     chosen = choose_features(production, rows.names, taken, rows.index, all_columns)
+    by = options.get("by")
+    if by in rows.names and by not in chosen.features:
+        raise ValueError(
+            f"{WHO}: by must be a column that the model is trained on, and {by!r} is not. Train on it as well with "
+            "all_columns=True, or give another."
+        )
     y = rows.classes(target, getattr(production, "classes_", None))
     marks = {
         name: None if column is None else rows.flags(column)
@@ -141,14 +147,16 @@ def _traffic(path: PathLike, X: pd.DataFrame, production: Model | None) -> pd.Da
 
 def dial_file(
     path: PathLike,
-    max_churn: float,
+    max_churn: float | Mapping[Any, float] | None,
     out: PathLike,
     confidence: float | None = None,
     report: PathLike | None = None,
     trusted: Sequence[str] = (),
     traffic: PathLike | None = None,
+    *,
+    max_broken: float | None = None,
 ) -> Retrained:
-    """Read a retrained model with its dial, choose for another budget, write the model with its dial and a report."""
+    """Read a retrained model with its dial, choose for other limits, write the model with its dial and a report."""
     check_outputs("dial", {"out=": out, "report=": report}, {"the model": path, "traffic=": traffic})
     found = load(Path(path), trusted)
     if not isinstance(found, LowChurnClassifier):
@@ -165,7 +173,7 @@ def dial_file(
         rows = read_rows(traffic, Words("dial", "the model", "traffic"))
         chosen = choose_features(found, rows.names, (), rows.index, words=rows.words)
         recent = as_fitted(found, rows.features(chosen.features, text_columns(found)))
-    other = found.dial(max_churn, confidence=confidence, traffic=recent)
+    other = found.dial(max_churn, max_broken=max_broken, confidence=confidence, traffic=recent)
     return _write(other, out, report, {"dialled_from": path, "traffic": traffic})
 
 
@@ -199,7 +207,7 @@ def report_json(model: LowChurnClassifier, sources: dict[str, PathLike | None], 
         **{name: None if path is None else str(path) for name, path in paths.items()},
         "features": list(map(str, getattr(model, "feature_names_in_", []))) or None,
         "left_out": list(left_out),
-        "parameters": {k: _in_words(getattr(model, k)) for k in REPORTED},
+        "parameters": _budgets(model) | {k: _in_words(getattr(model, k)) for k in REPORTED},
         "selection": asdict(model.selection_),
         "selection_text": str(model.selection_),
         "compared": compared(model),
@@ -221,6 +229,14 @@ def compared(model: LowChurnClassifier) -> list[dict[str, Any]]:
         base |= {"broken": math.nan, "fixed": math.nan}
     shown = {"base": base, "plain retrain": plain and asdict(plain), "served": asdict(served)}
     return [{"model": name, **{k: found[k] for k in COMPARED}} for name, found in shown.items() if found]
+
+
+def _budgets(model: LowChurnClassifier) -> dict[str, Any]:
+    """The budget of all rows, and those of classes or slices."""
+    if not isinstance(model.max_churn, Mapping):
+        return {"max_churn": model.max_churn, "max_churn_by": {}}
+    groups = {str(key): most for key, most in model.max_churn.items() if key is not None}
+    return {"max_churn": model.max_churn.get(None), "max_churn_by": groups}
 
 
 def _in_words(value: Any) -> Any:

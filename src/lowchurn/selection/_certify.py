@@ -29,6 +29,8 @@ from lowchurn._checks import check_bounded, check_number, check_share
 from lowchurn._estimates import exact_bounds
 from lowchurn._types import Values
 
+SHOWN = 3  # claims in a sentence
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -88,7 +90,8 @@ class Certificate:
         seen = f"{_listed([f'{one.churn:.3g} on {one.rows} rows' for one in each])} {unseen}"
         if self.certified:
             return f"Certified: {claim} ({seen})."
-        return f"Not certified: {claim} ({seen}). {' '.join(one._cure(len(each) > 1) for one in each)}"
+        missed = [one for one in each if len(each) == 1 or not one.upper_bound <= one.max_churn] or each
+        return f"Not certified: {claim} ({seen}). {' '.join(one._cure(len(each) > 1) for one in missed[:SHOWN])}"
 
     @property
     def _on_new_rows(self) -> str:
@@ -101,8 +104,6 @@ class Certificate:
         what = "churn" if self.of.startswith("churn") else "share"
         if self.rows_needed is None:
             cure = f"the {what} that was seen is not below the budget, so more rows alone would not do"
-        elif named and self.upper_bound <= self.max_churn:
-            cure = "this limit is kept"
         else:
             cure = f"about {self.rows_needed} rows for the certificate would do at this {what}"
         return f"What can be certified{of} is {self.upper_bound:.3g}; {cure}."
@@ -284,6 +285,8 @@ def certify_together(
 
 
 def _listed(words: Sequence[str]) -> str:
+    if len(words) > SHOWN + 1:
+        words = [*words[:SHOWN], f"{len(words) - SHOWN} more"]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 

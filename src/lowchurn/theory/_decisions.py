@@ -293,8 +293,8 @@ def first_left_out(score: np.ndarray, budgets: Sequence[Budget], among: np.ndarr
 
     Other rows than those ``among`` which it is set do not change.
     """
-    order = np.argsort(-score, kind="stable")
-    order = order if among is None else order[among[order]]
+    inside = np.arange(len(score)) if among is None else np.flatnonzero(among)
+    order = inside[np.argsort(-score[inside], kind="stable")]
     ranked = score[order]
     within = ranked > 0
     for cost, most in budgets:
