@@ -555,3 +555,46 @@ def test_without_a_budget_or_labels_there_is_no_debt():
             LowChurnClassifier(clone(ESTIMATOR), base=base, **given).fit(X[part], drifted(part))
         sticky = LowChurnClassifier(clone(ESTIMATOR), base=base, max_churn=0.02, strategies="sticky")
         sticky.fit(X[part], drifted(part), traffic=X[NEW])
+
+
+def test_a_compressed_model_keeps_every_limit():
+    base = clone(ESTIMATOR).fit(X[:300], Y[:300])
+    part = slice(1200, 4200)
+    limits = {"max_churn": {"no": 0.1, None: 0.08}, "max_broken": 0.03}
+    model = LowChurnClassifier(
+        clone(ESTIMATOR), base=base, compress=True, strategies="sticky", random_state=0, **limits
+    )
+    model.fit(X[part], Y[part])
+    assert model.selection_.models == 1
+    row = next(row for row in model.frontier_ if row.name in model.selection_.served)
+    assert row.strategy == "compressed"
+    assert row.churn <= 0.08
+    assert row.churn_by["no"] <= 0.1
+    assert row.broken <= 0.03
+
+
+def test_a_class_in_which_nothing_may_change_is_not_compressed():
+    """Only the rule keeps every decision of it, also those of rows that were not measured."""
+    base = clone(ESTIMATOR).fit(X[:300], Y[:300])
+    part = slice(1200, 4200)
+    model = LowChurnClassifier(
+        clone(ESTIMATOR), base=base, compress=True, strategies="sticky", max_churn={"no": 0, None: 0.08}, random_state=0
+    )
+    with pytest.warns(UserWarning, match="allows no change, and a compressed model may change any decision"):
+        model.fit(X[part], Y[part])
+    before = base.predict(X[NEW])
+    assert (model.predict(X[NEW])[before == "no"] == "no").all()
+
+
+def test_a_blend_whose_base_keeps_a_class_asks_the_base_as_a_whole():
+    base = blended(2)[-1]
+    model = fit_release(base, 3, TREE, strategies="dial", max_churn={"no": 0, None: 0.08})
+    before = base.predict(X[NEW])
+    assert (model.predict(X[NEW])[before == "no"] == "no").all()
+
+
+def test_a_base_that_may_not_stay_in_service_is_compressed_into_the_model():
+    base = clone(ESTIMATOR).fit(X[:300], Y[:300])
+    model = fit_release(base, 1, strategies="sticky", serve_base=False, compress=True, max_churn=0.1)
+    assert model.selection_.models == 1
+    assert len(model.predict(X[NEW])) == 1000

@@ -567,3 +567,18 @@ def test_a_limit_of_broken_decisions_is_a_line_of_its_figure(audit, tmp_path):
     assert "the budget of 0.5% broken" in alone
     for row, point in zip(table_rows(alone), given["frontier"], strict=True):
         assert row[-1] == ("within" if point["broken"] <= 0.005 else "over")
+
+
+def test_margins_of_groups_are_one_curve_and_its_positions_show_them(audit):
+    points = []
+    for k, margin in enumerate((0.0, 0.1, 0.4, 1.0)):
+        found = {"members": 1, "margin": 0.0, "trust": 0.0, "margin[north]": margin, "margin[south]": margin / 2}
+        given = {"parameters": found, "dial": margin, "dial_parameter": "margin", "models": 2}
+        points.append(sample.record("sticky", "", 0.03 - 0.01 * k, 0.005 - 0.001 * k, **given))
+    tried = read_tried(points)
+    assert tried.curves == [[3, 2, 1, 0]]
+    assert tried.curve_names == ["sticky"]
+    shown = html_page(audit, frontier=points)
+    positions = re.findall(r'data-position="([^"]*)"', shown)
+    assert positions == ["0 / 0", "0.1 / 0.05", "0.4 / 0.2", "1 / 0.5"]
+    assert "sticky(margin[north]=0.1, margin[south]=0.05)" in re.sub(r"<[^>]+>", "", shown)

@@ -7,9 +7,11 @@ import math
 from lowchurn._display import setting_words
 from lowchurn._frontier_chart import PLAIN, frontier_chart
 from lowchurn._tried import NOTHING, Setting, Tried, value_and_interval
+from lowchurn.metrics import is_position
 
 # A curve of more positions than this is folded, and beside other curves one of more than half as many.
 MOST_POSITIONS = 12
+MOST_GROUPS = 4  # whose margins are shown beside each other
 MEASURED = {
     "churn": "changed",
     "accuracy": "accuracy",
@@ -76,11 +78,13 @@ def _cells(tried: Tried, p: Setting) -> dict[str, object]:
 
 
 def _position(p: Setting) -> str:
-    """The value of the parameter that is the position on a curve."""
+    """The value of the parameter that is the position on a curve; of groups of rows, where these have their own."""
     if math.isnan(p.position):
         return ""
-    value = p.parameters.get(p.dial_parameter, p.position)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    found = {k: v for k, v in p.parameters.items() if is_position(p, k)}
+    groups = [v for k, v in found.items() if k != p.dial_parameter]
+    values = groups or list(found.values()) or [p.position]
+    return " / ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values[:MOST_GROUPS])
 
 
 def _folded(tried: Tried, curve: list[int]) -> set[int]:
