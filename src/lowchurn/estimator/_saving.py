@@ -164,7 +164,7 @@ def _texts(names: Any) -> list[str] | None:
 def saved_form(model: Any) -> BehindPreprocessing:
     """A base in the form in which it is saved without a pickle, so that a loaded one gives the same bits."""
     found = None if callable_only(model) else unwrap(model)
-    if found is not None and (found is model or hasattr(model, "_served")):
+    if found is not None and (found is model or hasattr(model, "_served") or isinstance(model, Served)):
         return found
     native = None if found is None else _native(found.model)
     if found is not None and native is not None:
