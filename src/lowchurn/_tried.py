@@ -12,7 +12,7 @@ from typing import Any
 from lowchurn._checks import unknown_name
 from lowchurn._display import interval_text, setting_words, share_text
 from lowchurn._estimates import Estimate, paired_difference, undefined
-from lowchurn.metrics import dial_curves, dial_key
+from lowchurn.metrics import dial_curves, dial_key, is_position
 
 MEASURED = ("accuracy", "churn")  # a setting has these, even if they are not known
 QUANTITIES = (*MEASURED, "broken", "fixed", "accuracy_change")
@@ -155,7 +155,7 @@ class Tried:
         names = []
         for p in ends:
             others = [q for q in ends if q.strategy == p.strategy]
-            fixed = {k: v for k, v in p.parameters.items() if k != p.dial_parameter}
+            fixed = {k: v for k, v in p.parameters.items() if not is_position(p, k)}
             told = {k: v for k, v in fixed.items() if any(q.parameters.get(k) != v for q in others)}
             names.append(f"{p.strategy}, {setting_words(told)}" if told else p.strategy)
         return names

@@ -321,14 +321,14 @@ class OnDial(Protocol):
     def dial_parameter(self) -> str: ...
 
 
-def dial_key(record: OnDial) -> Hashable:
-    """What candidates on one dial have in common: the strategy and its parameters without the position.
+def is_position(record: OnDial, name: str) -> bool:
+    """Whether a parameter is the position on the dial: for all rows, or for a group of them, as ``margin[north]``."""
+    return bool(record.dial_parameter) and name.split("[")[0] == record.dial_parameter
 
-    A position may have values for groups of rows beside the one for all, such as ``margin[north]`` beside ``margin``.
-    """
-    along = record.dial_parameter
-    apart = ((k, v) for k, v in record.parameters.items() if not (along and k.split("[")[0] == along))
-    return record.strategy, frozenset(apart)
+
+def dial_key(record: OnDial) -> Hashable:
+    """What candidates on one dial have in common: the strategy and its parameters without the position."""
+    return record.strategy, frozenset((k, v) for k, v in record.parameters.items() if not is_position(record, k))
 
 
 def dial_curves(records: Sequence[OnDial]) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """Limits beyond one number: broken decisions beside changed ones, budgets of classes and of slices."""
 
 import dataclasses
+import io
 import math
 
 import numpy as np
@@ -25,6 +26,8 @@ from lowchurn.estimator._limits import Limit, Limits
 from lowchurn.estimator._measuring import Terms
 from lowchurn.estimator._to_try import aim_below
 from lowchurn.selection._certify import Claim, certify_together
+from tests.model_files.files import X as FILE_ROWS
+from tests.model_files.files import outcome, refused, saved, tampered
 
 X, LABELS = make_classification(
     6000, 12, n_informative=6, n_classes=3, class_sep=0.8, flip_y=0.05, random_state=0
@@ -540,6 +543,30 @@ def test_a_function_cannot_be_saved(table_base, tmp_path):
     with pytest.raises(ValueError, match="by= is a function, which cannot be written to this file"):
         model.save(tmp_path / "model.skops")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda about: about["rule"]["groups"].pop(), "the rule must have a margin for each group, got 1"),
+        (lambda about: about["rule"].update(groups=["-0x1p-1", "0x0p+0"]), "at least 0"),
+        (lambda about: about.update(groups=None), "the rule must have a margin for each group"),
+        (lambda about: about["parameters"].update(max_broken=[[None, 0.1]]), "max_broken must be one value"),
+        (lambda about: about["parameters"].update(max_churn=[["a", 7]]), "max_churn must be in"),
+    ],
+)
+def test_tampered_files_of_groups(change, message, tmp_path):
+    data, proba = saved("groups")
+    assert (outcome(data, tmp_path).predict_proba(FILE_ROWS) == proba).all()
+    refused(tampered(data, about=lambda about: change(about) and None), tmp_path, message)
+
+
+def test_numbers_of_groups_must_be_those_of_the_rows(tmp_path):
+    data, _ = saved("groups")
+    for values, message in ((np.zeros((1, 3)), "a number for each row"), (np.full((1, 3), 9.0), r"values in \[0, 2\]")):
+        text = io.BytesIO()
+        np.save(text, values)
+        refused(tampered(data, {"dial/groups.npy": text.getvalue()}), tmp_path, message.replace("\\", ""))
 
 
 def test_values_that_read_alike_are_refused():

@@ -56,10 +56,15 @@ def saved(kind):
         elif kind == "sticky":
             options = {"threshold": 0.4 if len(set(Y)) == 2 else None, "strategies": "sticky", "random_state": 0}
             model = LowChurnClassifier(LogisticRegression(), base=base, max_churn=0.2, **options)
+        elif kind == "groups":
+            options = {"max_broken": 0.2, "confidence": 0.5, "strategies": "sticky", "random_state": 0}
+            model = LowChurnClassifier(
+                LogisticRegression(), base=base, max_churn={0: 0.0, 1: 0.3, None: 0.2}, **options
+            )
         else:
             model = LowChurnClassifier(LEARNERS[kind], random_state=0)
         model.fit(X, Y)
-    return written(model, dial=kind in ("dial", "sticky")), model.predict_proba(X)
+    return written(model, dial=kind in ("dial", "sticky", "groups")), model.predict_proba(X)
 
 
 def written(model, **options):

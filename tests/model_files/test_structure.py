@@ -52,7 +52,7 @@ def check_structure_case(kind, path, value, tmp_path):
         assert "\x1b" not in found
 
 
-@pytest.mark.parametrize(("kind", "share"), [("logistic", 0.1), ("dial", 0.03), ("mixture", 0.05)])
+@pytest.mark.parametrize(("kind", "share"), [("logistic", 0.1), ("dial", 0.03), ("mixture", 0.05), ("groups", 0.03)])
 def test_a_field_of_another_kind_is_one_line(kind, share, tmp_path):
     for path, value in structure_cases(kind, share):
         check_structure_case(kind, path, value, tmp_path)

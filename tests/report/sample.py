@@ -140,6 +140,9 @@ def stuck(labelled=True):
         unknown = dict.fromkeys(("accuracy", "broken", "fixed", "accuracy_interval"))
         points = [point | unknown for point in points]
     for point in points:
+        for name in ("broken", "fixed") if labelled else ():
+            point[f"{name}_interval"] = [0.7 * point[name], 1.4 * point[name] + 0.001]
+    for point in points:
         point["setting"] = ", ".join(f"{name}={value}" for name, value in point.get("parameters", {}).items())
     served = next(p for p in points if p["strategy"] == "sticky" and p["churn"] <= 0.019)
     return {

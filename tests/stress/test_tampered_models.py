@@ -92,7 +92,7 @@ def try_many(kind, folder, first, last):
     print(json.dumps(counts))
 
 
-@pytest.mark.parametrize("kind", [*LEARNERS, "dial", "mixture", "sticky"])
+@pytest.mark.parametrize("kind", [*LEARNERS, "dial", "mixture", "sticky", "groups"])
 def test_1500_tampered_files_crash_nothing(kind, tmp_path):
     data, _ = saved(kind)
     (tmp_path / "model").write_bytes(data)

@@ -66,12 +66,12 @@ def retrain(
             "repeated."
         ),
     ] = None,
-    compress: Annotated[
-        bool, Option("--compress", help="Serve one model, trained to decide as the several that were chosen.")
-    ] = False,
     serve_base: Annotated[
         bool, Option(help="Whether the base may stay in service beside the new model, as sticky decisions need.")
     ] = True,
+    compress: Annotated[
+        bool, Option("--compress", help="Serve one model, trained to decide as the several that were chosen.")
+    ] = False,
     new: Annotated[
         str | None,
         Option(help="Column that marks rows the base has not seen: true/false, yes/no or 1/0."),

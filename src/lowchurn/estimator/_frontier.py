@@ -12,12 +12,15 @@ from lowchurn._charts import Chart
 from lowchurn._display import interval_text, setting_words
 from lowchurn._estimates import Estimate
 from lowchurn._frontier_chart import plot_frontier
+from lowchurn.strategies import ALL
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NAN = math.nan
 NO_INTERVAL = (math.nan, math.nan)
+
+FEW = 3  # parameters that are always shown
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,12 @@ class Candidate:
 
     @property
     def setting(self) -> str:
-        return setting_words(self.parameters)
+        """The parameters in words; of many, those that are not as they are by default."""
+        if len(self.parameters) <= FEW:
+            return setting_words(self.parameters)
+        defaults = next((cls().parameters for cls in ALL if cls.name == self.strategy), {})
+        shown = {k: v for k, v in self.parameters.items() if k == self.dial_parameter or v != defaults.get(k)}
+        return setting_words(shown or self.parameters)
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import math
@@ -44,6 +45,7 @@ POSITIONS = tuple(round(0.02 * k, 2) for k in range(51))  # of a dial, from the 
 LEVELS = tuple(np.geomspace(0.001, 0.5, 40).tolist())  # of churn, at which a sticky model has a margin
 SPECIAL = ("auto", "dial", "paper")
 OVER = 1.25  # a budget is broken where churn is above so many budgets
+MOST_ROWS = 1e15  # more were never measured
 RISK = 0.08  # of breaking it on new rows, that a choice on few rows may take
 
 
@@ -307,11 +309,12 @@ def aim_below(budget: float, terms: Terms, confidence: float | None = None, cert
     """
     if not terms.hard:
         return 0.9 * budget if confidence is None else 0.6 * budget
-    n = terms.rows
-    ks = np.arange(math.floor(budget * n * (1 + 1e-12)) + 1)
-    safe = beta.sf(min(OVER * budget, 1.0), ks + 0.5, np.maximum(n - ks, 0.0) + 0.5) <= RISK
-    aim = float(ks[safe][-1] / n) if safe.any() else 0.0
-    aim = max(aim, 0.5 * budget)
+    n = min(terms.rows, MOST_ROWS)
+    # The chance grows with k, so that the last safe one is found by halves: there may be many rows.
+    ks = range(math.floor(budget * n * (1 + 1e-12)) + 1)
+    over = min(OVER * budget, 1.0)
+    safe = bisect.bisect_right(ks, RISK, key=lambda k: beta.sf(over, k + 0.5, max(n - k, 0.0) + 0.5))
+    aim = max(ks[safe - 1] / n if safe else 0.0, 0.5 * budget)
     if confidence is not None:
         aim = min(aim, aim_for_certificate(budget, confidence, certified_rows) or 0.5 * budget)
     return aim

@@ -7,9 +7,11 @@ import math
 from lowchurn._display import setting_words
 from lowchurn._frontier_chart import PLAIN, frontier_chart
 from lowchurn._tried import NOTHING, Setting, Tried, value_and_interval
+from lowchurn.metrics import is_position
 
-# A curve of more positions than this is folded.
+# A curve of more positions than this is folded, and beside other curves one of more than half as many.
 MOST_POSITIONS = 12
+MOST_GROUPS = 4  # whose margins are shown beside each other
 MEASURED = {
     "churn": "changed",
     "accuracy": "accuracy",
@@ -29,7 +31,7 @@ def frontier_view(tried: Tried) -> dict[str, object]:
         "models": any(p.models for p in tried.points),
         "budget": bool(tried.limits),
     }
-    columns = [name for name in ("setting", *MEASURED, "models", "budget", "served") if known.get(name, True)]
+    columns = [name for name in ("setting", *MEASURED, "models", "budget") if known.get(name, True)]
     folded = {i for curve in tried.curves for i in _folded(tried, curve)}
     dials = [
         {
@@ -50,7 +52,7 @@ def frontier_view(tried: Tried) -> dict[str, object]:
         "measured": MEASURED,
         "budget": tried.limits,
         "columns": columns,
-        "heads": [MEASURED.get(name, "" if name == "served" else name) for name in columns],
+        "heads": [MEASURED.get(name, name) for name in columns],
         "numbers": [i for i, name in enumerate(columns) if name in (*MEASURED, "models")],
         "positions": [_position(p) for p in tried.points],
         "cells": [_cells(tried, p) for p in tried.points],
@@ -62,8 +64,9 @@ def frontier_view(tried: Tried) -> dict[str, object]:
 def _cells(tried: Tried, p: Setting) -> dict[str, object]:
     """Pairs of a number and its interval, or text. Beside the paired interval the accuracy's own has nothing to add."""
     accuracy = value_and_interval(p.accuracy)
+    served = "served" if p.chosen == 1 else f"{p.chosen:.0%} of the mixture" if p.chosen else ""
     return {
-        "setting": (tried.short_name(p), p.reason or ("plain retrain" if p.name == PLAIN else "")),
+        "setting": (tried.short_name(p), p.reason or ("plain retrain" if p.name == PLAIN else ""), served),
         "churn": value_and_interval(p.churn, tried.hard),
         "accuracy": (accuracy[0], "" if p.change.defined else accuracy[1]),
         "change": value_and_interval(p.change, signed=True) if p.change.defined else (NOTHING, ""),
@@ -71,16 +74,17 @@ def _cells(tried: Tried, p: Setting) -> dict[str, object]:
         "fixed": value_and_interval(p.fixed),
         "models": str(p.models) if p.models else "",
         "budget": ("within" if tried.within(p) else "over") if p.churn.defined else "",
-        "served": "served" if p.chosen == 1 else f"{p.chosen:.0%} of the mixture" if p.chosen else "",
     }
 
 
 def _position(p: Setting) -> str:
-    """The value of the parameter that is the position on a curve."""
+    """The value of the parameter that is the position on a curve; of groups of rows, where these have their own."""
     if math.isnan(p.position):
         return ""
-    value = p.parameters.get(p.dial_parameter, p.position)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    found = {k: v for k, v in p.parameters.items() if is_position(p, k)}
+    groups = [v for k, v in found.items() if k != p.dial_parameter]
+    values = groups or list(found.values()) or [p.position]
+    return " / ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values[:MOST_GROUPS])
 
 
 def _folded(tried: Tried, curve: list[int]) -> set[int]:
@@ -88,9 +92,10 @@ def _folded(tried: Tried, curve: list[int]) -> set[int]:
 
     Its ends, what is served or best within the budget, and where there is one curve alone every tenth position are.
     """
-    if len(curve) <= MOST_POSITIONS:
+    alone = len(tried.curves) == 1
+    if len(curve) <= (MOST_POSITIONS if alone else MOST_POSITIONS // 2):
         return set()
-    seen = {0, len(curve) - 1, _start(tried, curve), *(range(0, len(curve), 10) if len(tried.curves) == 1 else ())}
+    seen = {0, len(curve) - 1, _start(tried, curve), *(range(0, len(curve), 10) if alone else ())}
     return {i for at, i in enumerate(curve) if at not in seen and not tried.points[i].chosen}
 
 
