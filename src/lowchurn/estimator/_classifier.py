@@ -46,7 +46,7 @@ from lowchurn.estimator._policy import (
 from lowchurn.estimator._production import Asked, Base, GivenBase, find_base, find_threshold
 from lowchurn.estimator._rules import rule_that_holds
 from lowchurn.estimator._saving import read_model, write_model
-from lowchurn.estimator._serving import Served, base_of
+from lowchurn.estimator._serving import Served, base_alone, base_of
 from lowchurn.estimator._split import (
     NO_ROWS,
     SomeRows,
@@ -592,14 +592,16 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return X, y
 
     def _check_new_rows(self, X: Rows) -> Rows:
-        """Rows to predict. The model checks their values, so plain ones are looked at for shape alone."""
+        """Rows to predict. A trained model checks their values, so that plain ones are looked at for shape alone."""
         columns, names = getattr(X, "columns", None), getattr(self, "feature_names_in_", None)
         if columns is not None:
             if names is None or list(columns) != names.tolist():
                 validate_data(self, X, reset=False, skip_check_array=True)
             return X
         plain = type(X) is np.ndarray and X.dtype.kind in "fiub" and names is None
-        if plain and X.ndim == 2 and len(X) > 0 and X.shape[1] == self.n_features_in_:
+        served = getattr(self, "_served", None)
+        trained = served is not None and not base_alone(served.weights)  # a base may be any function
+        if plain and trained and X.ndim == 2 and len(X) > 0 and X.shape[1] == self.n_features_in_:
             return X
         return validate_data(
             self, X, reset=False, dtype=None, accept_sparse="csr", ensure_all_finite=self._must_be_finite

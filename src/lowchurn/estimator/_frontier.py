@@ -104,9 +104,8 @@ class Candidate:
         """The parameters in words; of many, those that are not as they are by default."""
         if len(self.parameters) <= FEW:
             return setting_words(self.parameters)
-        defaults = next((cls().parameters for cls in ALL if cls.name == self.strategy), {})
-        shown = {k: v for k, v in self.parameters.items() if k == self.dial_parameter or v != defaults.get(k)}
-        return setting_words(shown or self.parameters)
+        defaults = {k: v for c in ALL if c.name == self.strategy for k, v in c().parameters.items() if k not in c.grid}
+        return setting_words({k: v for k, v in self.parameters.items() if k not in defaults or v != defaults[k]})
 
     @property
     def name(self) -> str:
