@@ -64,6 +64,7 @@ OPTIONS = {
     "sticky, traffic": {"strategies": "sticky"},
     "auto": {},
     "auto, traffic": {},
+    "auto, folds": {"cross_fit": 5},
 }
 RULES = ("hand", "hand, traffic", "hand, refit", "hand, folds")
 FOLDS = 5
@@ -505,6 +506,7 @@ PAIRS = (
     ("auto", "hand"),
     ("sticky, traffic", "hand, traffic"),
     ("auto, traffic", "hand, traffic"),
+    ("auto, folds", "hand, folds"),
 )
 
 
@@ -560,7 +562,16 @@ def tables(args):
     lines = [line for file in args.files for line in lines_of(file).values()]
     rows = table_of(lines)
     rows = rows[rows.learner.isin(args.learners or rows.learner.unique())]
-    short = ["hand", "hand, traffic", "sticky", "sticky, traffic", "auto", "auto, traffic"]
+    short = [
+        "hand",
+        "hand, traffic",
+        "hand, folds",
+        "sticky",
+        "sticky, traffic",
+        "auto",
+        "auto, traffic",
+        "auto, folds",
+    ]
     every = [method for method in METHODS if method not in ("base", "plain")]
     text = []
     for order in ORDERS:

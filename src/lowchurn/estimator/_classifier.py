@@ -54,7 +54,9 @@ from lowchurn.estimator._split import (
     Traffic,
     as_mask,
     check_weights,
+    folds_of,
     split_for_budget,
+    split_for_folds,
     split_traffic,
     stacked,
     take_rows,
@@ -66,6 +68,7 @@ from lowchurn.estimator._training import (
     TrainingRows,
     find_estimator,
     may_take_nan,
+    out_of_fold,
     progress,
     unfitted,
 )
@@ -113,6 +116,9 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Decide for the second of two classes where its probability reaches this value. Accuracy, churn, budgets and
         certificates are then those of these decisions. By default that of the base, where it has one of its own
         (``FixedThresholdClassifier``, ``TunedThresholdClassifierCV``).
+    cross_fit : int, optional
+        Folds instead of held-out rows, where there is no traffic: the margin of sticky decisions is set on rows that
+        each of so many retrains has not seen, and the retrain on all rows is served. That is so many more trainings.
     serve_base : bool
         Whether the base may stay in service beside the new model, which sticky decisions and blends need. With False
         one new model is served alone; or, with ``strategies="sticky"``, with the decisions that rows had before
@@ -183,6 +189,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         search: str = "auto",
         confidence: float | None = None,
         threshold: float | None = None,
+        cross_fit: int | None = None,
         serve_base: bool = True,
         validation_fraction: float | None = None,
         proper_score: str | Score = "log",
@@ -202,6 +209,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.search = search
         self.confidence = confidence
         self.threshold = threshold
+        self.cross_fit = cross_fit
         self.serve_base = serve_base
         self.validation_fraction = validation_fraction
         self.proper_score = proper_score
@@ -282,7 +290,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         recent = None if traffic is None else self._traffic(traffic, base, about, X)
         if recent is not None:
             self._groups = self._find_groups([X, recent.choose])
-        if recent is not None and held_out is None and self.max_broken is None:
+        if self.cross_fit is not None and base is not None:
+            if held_out is not None or recent is not None:
+                raise ValueError(f"{WHO}: cross_fit is for fits without traffic= and held_out=. Leave one of them out.")
+            rows = split_for_folds(rows.train, index, as_mask("new", new, len(index)), self.cross_fit)
+        elif recent is not None and held_out is None and self.max_broken is None:
             rows = Split(rows.train, NO_ROWS)
         elif base is not None:
             rows = split_for_budget(
@@ -318,7 +330,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         flat = not self._limits().held  # else the base decides as well
         can = Capability(self.estimator_, self.classes_, base, X, self.serve_base, flat)
         if base is not None and ruler is not None:
-            wanted = to_try(self.strategies, self.search, can, ruler)
+            wanted = to_try(self.strategies, self.search, can, ruler, self.cross_fit)
             if self._limits().frozen and can.kept is not None:
                 wanted = ToTry()  # the base itself
             asked = base.at(X, rows.train.rows)
@@ -327,7 +339,11 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         with progress(self.verbose) as bar:
             limits = Limits() if ruler is None else self._limits(ruler.terms)
             held = None if ruler is None else rule_that_holds(limits, ruler)
-            trials = Trials(Trainer(can, data, self.n_jobs, self._seed(), bar), ruler, X_choose, held)
+            trainer, apart = Trainer(can, data, self.n_jobs, self._seed(), bar), None
+            if self.cross_fit is not None and rows.choose is not None:
+                folds = folds_of(X, index, rows.choose.rows, self.cross_fit, self._seed() or 0)
+                apart = out_of_fold(trainer, rows.choose.rows, folds)
+            trials = Trials(trainer, ruler, X_choose, held, apart)
             try_all(wanted, trials, Goal(limits, self.confidence, rows.to_certify), bar)
         return trials
 

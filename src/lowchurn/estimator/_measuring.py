@@ -336,8 +336,16 @@ class Tried:
 class Trials:
     """Strategies, trained and measured one after the other; the plain retrain is what they are compared with."""
 
-    def __init__(self, trainer: Trainer, ruler: Ruler | None, X_choose: Rows, held: Margin | None = None) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        ruler: Ruler | None,
+        X_choose: Rows,
+        held: Margin | None = None,
+        out_of_fold: np.ndarray | None = None,
+    ) -> None:
         self.trainer = trainer
+        self.out_of_fold = out_of_fold  # probabilities of the plain retrain, where it is trained on these rows
         self.ruler = ruler
         self.held = held  # the rule that keeps all decisions of some groups, whatever is served
         self.X_choose = X_choose
@@ -357,6 +365,8 @@ class Trials:
         wanted = plan([strategy])
         self.trainer.run(wanted)
         weights, _ = self.trainer.made(wanted.recipes[strategy])
+        if self.out_of_fold is not None:
+            self._probas[next(iter(weights))] = self.out_of_fold
         proba = None if self.ruler is None else self.proba(weights)
         if proba is not None and not np.isfinite(proba).all():
             raise ValueError(

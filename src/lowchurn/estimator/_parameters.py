@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn._checks import check_choice, check_number
+from lowchurn._checks import check_choice, check_number, check_whole
 from lowchurn.estimator._labels import WHO
 from lowchurn.scoring import get_score
 
@@ -43,6 +43,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
             f"{WHO}: max_churn=0 keeps the base itself in service, got serve_base=False. Give serve_base=True, or a "
             "budget above 0."
         )
+    _check_folds(parameters)
     if parameters["confidence"] is None:
         return
     most = max((one for one in budgets if one is not None), default=None)
@@ -54,6 +55,28 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
         raise ValueError(
             f"{WHO}: soft churn can only be certified below the score's bound {bound}, got max_churn={most:g}."
         )
+
+
+def _check_folds(parameters: Mapping[str, Any]) -> None:
+    """Folds set a margin for a model that is trained on all rows; what needs rows beside these is not possible."""
+    folds = parameters["cross_fit"]
+    if folds is None:
+        return
+    check_whole(WHO, "cross_fit", folds, 2)
+    strategies = parameters["strategies"]
+    allowed = {
+        "churn='hard'": parameters["churn"] == "hard",
+        "select='single'": parameters["select"] == "single",
+        "compress=False": not parameters["compress"],
+        "confidence=None (certify with traffic= instead)": parameters["confidence"] is None,
+        "strategies='auto' or 'sticky'": strategies is None
+        or (isinstance(strategies, str) and strategies in ("auto", "sticky")),
+        "serve_base=True or strategies='sticky'": parameters["serve_base"]
+        or (isinstance(strategies, str) and strategies == "sticky"),
+    }
+    for needed, kept in allowed.items():
+        if not kept:
+            raise ValueError(f"{WHO}: cross_fit needs {needed}. Leave cross_fit out, or change that.")
 
 
 def _check_budget(name: str, most: float, hard: bool) -> None:

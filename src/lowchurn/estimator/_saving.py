@@ -57,7 +57,19 @@ from lowchurn.learners._torch import NetworkClassifier, network_name
 from lowchurn.theory import Margin
 
 LIMITS = ("max_churn", "max_broken", "by", "confidence")
-KEPT = (*LIMITS, "churn", "select", "search", "threshold", "validation_fraction", "n_jobs", "verbose", "compress")
+KEPT = (
+    *LIMITS,
+    "churn",
+    "select",
+    "search",
+    "threshold",
+    "validation_fraction",
+    "n_jobs",
+    "verbose",
+    "compress",
+    "serve_base",
+    "cross_fit",
+)
 SETTINGS = (*KEPT, "random_state", "proper_score", "strategies")
 
 

@@ -100,6 +100,28 @@ def split_traffic(X: Rows, max_churn: float | None, confidence: float | None, se
     return Traffic(*(_safe_indexing(X, np.sort(some)) for some in (order[certify:], order[:certify])))
 
 
+def split_for_folds(all_rows: SomeRows, index: np.ndarray, new: np.ndarray | None, folds: int) -> Split:
+    """All rows to train on, and all of them (or all new ones) to choose on, by retrains that have not seen them."""
+    chosen = np.arange(len(index)) if new is None else np.flatnonzero(new)
+    counts = np.bincount(index[chosen])
+    least = int(counts[counts > 0].min(initial=len(chosen)))
+    if least < 2 or len(chosen) < folds:
+        raise ValueError(
+            f"{WHO}: cross_fit={folds} needs at least two rows of each class, and a row for each fold"
+            f"{'' if new is None else ', among the new rows'}; got {least} and {len(chosen)}."
+        )
+    return Split(all_rows, SomeRows(chosen, None if all_rows.weight is None else all_rows.weight[chosen]))
+
+
+def folds_of(X: Rows, y: np.ndarray, rows: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """The fold, from 0 on, of each of some rows; those of a class are dealt out one by one, in a random order."""
+    keys = _keys(_row_hashes(X, y, seed))[rows]
+    order = np.lexsort((keys, y[rows]))
+    folds = np.empty(len(rows), dtype=np.int64)
+    folds[order] = np.arange(len(rows)) % count
+    return folds
+
+
 def halves(X: Rows, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Two random halves of rows without labels, as positions."""
     order = _shuffled(X, seed)

@@ -77,8 +77,11 @@ class Goal:
         return aimed(self.limits, terms, self.confidence, self.certified_rows)
 
 
-def to_try(strategies: Any, search: str, can: Capability, ruler: Ruler) -> ToTry:
+def to_try(strategies: Any, search: str, can: Capability, ruler: Ruler, folds: int | None = None) -> ToTry:
     """What the parameter ``strategies`` stands for with this learner, this base and these rows to choose on."""
+    if folds is not None:  # of one plain retrain, the only one whose rows to choose on have other probabilities
+        trusted = strategies != "sticky" and ruler.base_follows_its_probabilities
+        return ToTry(sticky=(functools.partial(Sticky, trust=TRUST if trusted else 0.0),))
     if isinstance(strategies, str) and strategies in (Distill.name, "paper"):
         return _distillation("grid" if strategies == "paper" else search, can)
     if strategies is not None and not (isinstance(strategies, str) and strategies in SPECIAL):
@@ -199,7 +202,7 @@ def resolve(strategies: Any, search: str) -> ToTry:
 def try_all(wanted: ToTry, trials: Trials, goal: Goal, bar: Bar) -> None:
     """Train and measure the plain retrain, then everything that is wanted."""
     known = [ColdStart(), *wanted.fixed, *(family() for family in wanted.sticky)]
-    bar.expect(len(plan(known).trainings) + wanted.most * len(wanted.families))
+    bar.expect(bar.done + len(plan(known).trainings) + wanted.most * len(wanted.families))
     trials.run_plain()
     if trials.held is not None:  # the retrain itself changes decisions that are held
         trials.run([ColdStart()])

@@ -29,7 +29,7 @@ from lowchurn.learners._all import ALL, blueprint
 from lowchurn.learners._learner import NothingToTrain
 from lowchurn.learners._model import BehindPreprocessing, inside_wrappers, split_pipeline
 from lowchurn.learners._torch import NetworkClassifier, is_network
-from lowchurn.strategies import Plan, Recipe, Strategy, Training, member_seed, one_hot, plan
+from lowchurn.strategies import ColdStart, Plan, Recipe, Strategy, Training, member_seed, one_hot, plan
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -346,6 +346,22 @@ class Trainer:
             return mean
         rows = self._warm_rows if learner.needs_rows(mean.model.model) else None  # a dial is kept, and rows with it
         return OnDial(f"{mean.name}, {base_share:g} toward the base", mean, start, base_share, learner, rows)
+
+
+def out_of_fold(trainer: Trainer, rows: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """Probabilities of some of the training rows by plain retrains, each without the fold that a row is in."""
+    data = trainer.data
+    found = np.empty((len(rows), len(data.classes)))
+    for fold in np.unique(folds):
+        left, out = np.delete(np.arange(len(data.y)), rows[folds == fold]), rows[folds == fold]
+        weight = None if data.weight is None else data.weight[left]
+        part = TrainingRows(_safe_indexing(data.X, left), data.y[left], weight, data.classes)
+        one = Trainer(trainer.can, part, trainer.n_jobs, trainer.seed, trainer.bar)
+        wanted = plan([ColdStart()])
+        one.run(wanted)
+        (member,) = one.made(wanted.recipes[ColdStart()])[0]
+        found[folds == fold] = member.proba(_safe_indexing(data.X, out))
+    return found
 
 
 def _name(training: Training) -> str:
