@@ -221,7 +221,8 @@ class Case:
 
     def rule(self, method):
         """The retrain of a rule by hand, its seconds, and the rows that its margin comes from."""
-        return (*self.plain, self.traffic) if method.endswith("traffic") else (*self.short, self.X[self.held])
+        on_all = method.endswith(("traffic", "folds"))
+        return (*self.plain, self.traffic) if on_all else (*self.short, self.X[self.held])
 
     def results(self, method, budgets=BUDGETS):
         if method == "base":
@@ -562,17 +563,8 @@ def tables(args):
     lines = [line for file in args.files for line in lines_of(file).values()]
     rows = table_of(lines)
     rows = rows[rows.learner.isin(args.learners or rows.learner.unique())]
-    short = [
-        "hand",
-        "hand, traffic",
-        "hand, folds",
-        "sticky",
-        "sticky, traffic",
-        "auto",
-        "auto, traffic",
-        "auto, folds",
-    ]
     every = [method for method in METHODS if method not in ("base", "plain")]
+    short = [method for method in every if method not in ("hand, refit", "distill", "dial")]
     text = []
     for order in ORDERS:
         mine = rows[rows.order == order]

@@ -69,6 +69,10 @@ def retrain(
     serve_base: Annotated[
         bool, Option(help="Whether the base may stay in service beside the new model, as sticky decisions need.")
     ] = True,
+    cross_fit: Annotated[
+        int | None,
+        Option(help="Set the margin on so many folds instead of held-out rows, and serve the retrain on all rows."),
+    ] = None,
     compress: Annotated[
         bool, Option("--compress", help="Serve one model, trained to decide as the several that were chosen.")
     ] = False,
@@ -136,6 +140,7 @@ def retrain(
         search=search,
         strategies="auto" if not strategies else strategies[0] if len(strategies) == 1 else strategies,
         serve_base=serve_base,
+        cross_fit=cross_fit,
         compress=compress,
         verbose=int(sys.stderr is not None and sys.stderr.isatty()),
     )
