@@ -207,7 +207,7 @@ def test_the_command_reaches_what_is_past_the_paper(tmp_path):
     made = lowchurn("bench", "run", "wine", *sizes, "--device", "cpu", "--store", tmp_path, "--strategies", "dial")
     assert "87 new rows, 0 failed, 0 were there." in made.stdout, made.stderr
     more = lowchurn("bench", "run", "wine", *sizes, "--device", "cpu", "--store", tmp_path, "--strategies", "all")
-    assert "271 new rows, 0 failed, 87 were there." in more.stdout, more.stderr
+    assert "817 new rows, 0 failed, 87 were there." in more.stdout, more.stderr
 
 
 def test_commands_from_run_to_tables(tmp_path):

@@ -50,7 +50,7 @@ def saved(kind):
                 LogisticRegression(), base=base, max_churn=0.2, confidence=0.5, strategies="dial", random_state=0
             )
         elif kind == "mixture":
-            options = {"max_churn": 0.02, "select": "mixture", "random_state": 0}
+            options = {"max_churn": 0.02, "select": "mixture", "strategies": "distill", "random_state": 0}
             first = LowChurnClassifier(LogisticRegression(), base=base, **options).fit(X, Y)
             model = LowChurnClassifier(LogisticRegression(), base=first, **options)
         elif kind == "sticky":

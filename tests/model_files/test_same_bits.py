@@ -53,7 +53,7 @@ def test_an_early_stopped_base_is_saved_as_production_asks_it(kind, tmp_path):
     base = copy.deepcopy(estimator).fit(X[:120], Y[:120], eval_set=[(X[120:180], Y[120:180])], **options)
     options = {"base": base, "max_churn": 1e-9, "random_state": 0}
     model = LowChurnClassifier(LogisticRegression(C=1e-6), **options).fit(X, Y)
-    assert "base" in model.selection_.served
+    assert model.selection_.notes[0].startswith("This is the base unchanged")
     again = outcome(written(model), tmp_path)
     assert (again.predict_proba(X) == model.predict_proba(X)).all()
     base_end = [ServedMixture(members=1, lam=0.0)]

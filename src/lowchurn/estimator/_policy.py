@@ -346,7 +346,7 @@ class Choices:
         if self.compression is not None and picked in self.compression.students:
             notes.insert(0, self.compression.cost(picked))
             rows |= {"traffic": self.compression.traffic} if "traffic" in rows else {}
-        served = {"base" if base_alone(picked.weights) else row.name: 1.0}
+        served = {row.name: 1.0}
         if row.strategy == "mixture":  # of several candidates, which the row does not name
             served = {}
             for part, weight in picked.weights.items():
