@@ -236,7 +236,7 @@ def read_tried(given: Any, limit: float | None = None, who: str = "html_page") -
 
 def _setting(record: Any, served: Mapping[str, Any], who: str) -> Setting:
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        record = dataclasses.asdict(record)
+        record = record.record() if hasattr(record, "record") else dataclasses.asdict(record)
     for name in MEASURED:
         if name not in record:
             raise unknown_name(who, "frontier without column", name, record)
