@@ -73,9 +73,9 @@ def show_demo(console: Console, max_churn: float = 0.05, seed: int = 0) -> None:
     console.print(
         f"Measured on {unseen} noisy digits that no model has seen. 'Changed': the retrained model decides differently "
         "from the one in production; 'broken': it was right before and is wrong now.\n"
-        f"Both retrains saw the same data. The targets of the low-churn one are lam * label + (1 - lam) * probability "
-        f"of the model in production, with lam chosen on held-out rows for a budget of {100 * max_churn:g} % changed "
-        "predictions."
+        "Both retrains saw the same data. The low-churn one stays near the model in production: networks that start "
+        "from it are averaged, and a decision changes only where the evidence beats a margin. It was chosen on "
+        f"held-out rows for a budget of {100 * max_churn:g} % changed predictions."
     )
 
 

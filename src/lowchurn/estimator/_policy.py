@@ -90,10 +90,18 @@ def choose(
         feasible = spend([offer for offer in offers if some.keep(offer.candidate)], terms)
         if feasible:
             best = best_of(feasible, terms)
-            # Without a margin it may as well be the retrain alone, unless rows that tie are kept.
-            bare = best.rule is not None and best.rule.margin == best.rule.ratio == sum(best.rule.groups) == 0
-            return plain if bare and best.churn == plain.churn and plain in offers else best, rule
+            return without_margin(best, offers), rule
     return None, rule
+
+
+def without_margin(offer: Offer, offers: Sequence[Offer]) -> Offer:
+    """A sticky offer without a margin may as well be its models alone, unless rows that tie are kept."""
+    rule = offer.rule
+    if rule is None or rule.margin or rule.ratio or any(rule.groups):
+        return offer
+    models = {part for part, weight in offer.weights.items() if weight > 0}
+    alone = (o for o in offers if o.rule is None and set(o.weights) == models and o.churn == offer.churn)
+    return next(alone, offer)
 
 
 def best_of(offers: Sequence[Offer], terms: Terms) -> Offer:
