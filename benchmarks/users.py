@@ -576,13 +576,13 @@ def tables(args):
     lines = [line for file in args.files for line in lines_of(file).values()]
     rows = table_of(lines)
     rows = rows[rows.learner.isin(args.learners or rows.learner.unique())]
-    every = [method for method in METHODS if method not in ("base", "plain")]
-    short = [method for method in every if method not in ("hand, refit", "distill", "dial")]
     text = []
     for order in ORDERS:
         mine = rows[rows.order == order]
         if not len(mine):
             continue
+        every = [method for method in METHODS if method in set(mine.method)]
+        short = [method for method in every if method not in ("distill", "dial")]
         text += ["", f"## {order.capitalize()} order"]
         text += ["", "### All methods", *show_methods(mine, every, order == "time"), *show_paired(mine, every[1:])]
         text += ["", "### The margin rules, all cases", *show_methods(mine, short, order == "time")]

@@ -90,6 +90,16 @@ def test_weights_and_limits_of_classes_go_along(base):
     assert np.mean(model.predict(X[TEST])[before == 0] != 0) < 0.04
 
 
+def test_a_base_known_by_a_table_has_a_plain_margin(base):
+    """Its probabilities are not there when it serves, so that the margin cannot grow with them."""
+    model = LowChurnClassifier(clone(ESTIMATOR), max_churn=0.05, cross_fit=4, random_state=0)
+    model.fit(X[TRAIN], Y[TRAIN], new=NEW, base_proba=base.predict_proba(X[TRAIN]))
+    same = fitted(base, strategies="sticky")
+    assert model.selection_.churn == same.selection_.churn > 0
+    before = base.predict(X[TEST])
+    np.testing.assert_array_equal(model.predict(X[TEST], previous=before), same.predict(X[TEST]))
+
+
 def test_bad_input(base):
     with pytest.raises(ValueError, match="cross_fit must be a whole number of at least 2, got 1"):
         fitted(base, folds=1)

@@ -80,16 +80,15 @@ class Goal:
 def to_try(strategies: Any, search: str, can: Capability, ruler: Ruler, folds: int | None = None) -> ToTry:
     """What the parameter ``strategies`` stands for with this learner, this base and these rows to choose on."""
     if folds is not None:  # of one plain retrain, the only one whose rows to choose on have other probabilities
-        trusted = strategies != "sticky" and ruler.base_follows_its_probabilities
-        return ToTry(sticky=(functools.partial(Sticky, trust=TRUST if trusted else 0.0),))
+        trust = 0.0 if strategies == Sticky.name else _trust(can, ruler)
+        return ToTry(sticky=(functools.partial(Sticky, trust=trust),))
     if isinstance(strategies, str) and strategies in (Distill.name, "paper"):
         return _distillation("grid" if strategies == "paper" else search, can)
     if strategies is not None and not (isinstance(strategies, str) and strategies in SPECIAL):
         return resolve(strategies, search)
-    no_dial = _cannot_blend(can)
     if strategies is None or strategies == "auto":
         return _auto(search, can, ruler)
-    if no_dial:
+    if no_dial := can.cannot(Interpolate()) and can.cannot(ServedMixture(members=1)):
         raise ValueError(
             f"{WHO}: strategies='dial' cannot be used here: {no_dial} Give base= as a fitted model, or leave "
             "strategies out."
@@ -97,9 +96,9 @@ def to_try(strategies: Any, search: str, can: Capability, ruler: Ruler, folds: i
     return ToTry(_dial(can))
 
 
-def _cannot_blend(can: Capability) -> str:
-    """Why there is nothing between a retrain and the base here; empty where there is."""
-    return can.cannot(Interpolate()) and can.cannot(ServedMixture(members=1))
+def _trust(can: Capability, ruler: Ruler) -> float:
+    """How much the margin grows with the base's lead: nothing where its probabilities are not there, or misleading."""
+    return TRUST if can.kept is not None and ruler.base_follows_its_probabilities else 0.0
 
 
 def _auto(search: str, can: Capability, ruler: Ruler) -> ToTry:
@@ -111,8 +110,7 @@ def _auto(search: str, can: Capability, ruler: Ruler) -> ToTry:
     averages = not can.cannot(Soup(FEW_MEMBERS)) and not can.learner.one_is_enough
     if ruler.hard and can.kept is not None:
         soup: dict[str, Any] = {"members": FEW_MEMBERS, "start": "warm", "average": "weights"} if averages else {}
-        trust = TRUST if ruler.base_follows_its_probabilities else 0.0
-        sticky.append(functools.partial(Sticky, trust=trust, **soup))
+        sticky.append(functools.partial(Sticky, trust=_trust(can, ruler), **soup))
     if not ruler.labelled and sticky:
         return ToTry(sticky=tuple(sticky))
     blends: tuple[Strategy, ...] = ()
