@@ -52,17 +52,22 @@ class Batches:
         first = self._take(self.order[:, part])
         if self.mate is None or self.mix is None:
             return first
-        share = self.mix[:, step]
-        mixed = []
-        for one, other in zip(first, self._take(self.mate[:, part]), strict=True):
-            s = share.view(-1, *[1] * (one.ndim - 1)).to(one.dtype)
-            mixed.append(s * one + (1 - s) * other)
-        return mixed[0], mixed[1], mixed[2]
+        share, mates = self.mix[:, step], self._take(self.mate[:, part])
+        x, targets, weights = (_mixed(share, one, other) for one, other in zip(first, mates, strict=True))
+        return x, targets, weights
 
     def _take(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         wide = positions.unsqueeze(-1).expand(-1, -1, self.targets.shape[-1])
         x = self.pool[self.rows.gather(1, positions)]
         return x, self.targets.gather(1, wide), self.weights.gather(1, positions)
+
+
+def _mixed(share: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Each model's share of one (K, ...) and the rest of the other; token ids become the nearest id between both."""
+    exact = one if one.is_floating_point() else one.double()
+    s = share.view(-1, *[1] * (one.ndim - 1)).to(exact.dtype)
+    mixed = s * exact + (1 - s) * other
+    return mixed if one.is_floating_point() else mixed.round().to(one.dtype)
 
 
 class Stack(abc.ABC):
