@@ -16,6 +16,7 @@ from lowchurn.bench._protocol import Draw, Protocol, draw, make_network
 from lowchurn.bench._segments import FINISHED
 from lowchurn.metrics import decide
 from lowchurn.strategies import Plan, Strategy, Training, member_seed, one_hot
+from lowchurn.strategies._strategy import targets_of
 
 if TYPE_CHECKING:
     import torch
@@ -203,7 +204,7 @@ class Retrains:
         trials_of: dict[Strategy, list[int]] = {}
         for i, training in wanted:
             trials_of.setdefault(training.strategy, []).append(i)
-        aims = {s: self._targets(s, list(dict.fromkeys(some))) for s, some in trials_of.items()}
+        aims = self._aims({strategy: tuple(dict.fromkeys(some)) for strategy, some in trials_of.items()})
         limited = next((s for s in trials_of if s.limit is not None), None)
         pulls = None if limited is None else limited.pull(self.bases.proba.flatten(0, 1)).view(self.bases.proba.shape)
         wanted = [(i, one) for i, one in wanted if i in aims[one.strategy]]  # without a teacher there is no aim
@@ -228,22 +229,37 @@ class Retrains:
         trained = self.pool.train(tasks)
         self.at |= {one: (trained, k) for k, one in enumerate(wanted)}
 
-    def _targets(self, strategy: Strategy, trials: list[int]) -> dict[int, torch.Tensor]:
-        """What each of these trials aims at; the labels themselves, not copies, where that is what a strategy wants."""
+    def _aims(self, trials_of: dict[Strategy, tuple[int, ...]]) -> dict[Strategy, dict[int, torch.Tensor]]:
+        """What each strategy aims at in each of its trials; those with the same labels and trials together."""
+        alike: dict[tuple, list[Strategy]] = {}
+        for strategy, trials in trials_of.items():
+            alike.setdefault((strategy.teachers, trials), []).append(strategy)
+        aims: dict[Strategy, dict[int, torch.Tensor]] = {}
+        for (teachers, trials), some in alike.items():
+            labels = {i: self.bases.onehot[i] for i in trials}
+            if teachers is not None:
+                taught = self._taught(Training(some[0]).teachers)
+                labels = {i: taught[i] for i in trials if i in taught}
+            aims |= self._targets(some, labels)
+        return aims
+
+    def _targets(
+        self, strategies: list[Strategy], labels: dict[int, torch.Tensor]
+    ) -> dict[Strategy, dict[int, torch.Tensor]]:
+        """The targets of strategies in each trial; the labels themselves, not copies, where that is what they want."""
         import torch
 
-        labels = {i: self.bases.onehot[i] for i in trials}
-        if strategy.teachers is not None:
-            taught = self._taught(Training(strategy).teachers)
-            labels = {i: taught[i] for i in trials if i in taught}
-            trials = list(labels)
-        if type(strategy)._targets is Strategy._targets or not trials:
-            return labels
-        if not strategy.rowwise:
-            return {i: strategy.targets(labels[i], self.bases.proba[i]) for i in trials}
-        # Row by row, so all trials can be done at once.
-        flat = strategy.targets(torch.cat([labels[i] for i in trials]), self.bases.proba[trials].flatten(0, 1))
-        return dict(zip(trials, flat.view(len(trials), *self.bases.onehot[0].shape), strict=True))
+        aims = dict.fromkeys(strategies, labels)
+        own = [s for s in strategies if type(s)._targets is not Strategy._targets] if labels else []
+        for strategy in own:
+            if not strategy.rowwise:
+                aims[strategy] = {i: strategy.targets(aim, self.bases.proba[i]) for i, aim in labels.items()}
+        if rowwise := [strategy for strategy in own if strategy.rowwise]:  # so all trials can be done at once
+            every, proba = torch.cat(list(labels.values())), self.bases.proba[list(labels)].flatten(0, 1)
+            for strategy, flat in zip(rowwise, targets_of(rowwise, every, proba), strict=True):
+                parts = flat.view(len(labels), *self.bases.onehot[0].shape).unbind()
+                aims[strategy] = dict(zip(labels, parts, strict=True))
+        return aims
 
     def _taught(self, teachers: tuple[Training, ...]) -> dict[int, torch.Tensor]:
         """The mean probabilities of each trial's teachers for its training rows; made once for all their students."""

@@ -15,7 +15,7 @@ TRAINING = 14  # copies of the weights that the template and one model in traini
 KEPT = 2  # copies of each model's weights: the result, and what is measured
 DRAWN = 2**25  # random numbers at a time that fresh weights are drawn from, in float64 with a few copies
 
-AT_ONCE = 4  # blocks on a GPU, of fully connected networks; others fill it, and their many launches would compete
+AT_ONCE = 8  # blocks on a GPU, of fully connected networks; others fill it, and their many launches would compete
 
 Missing = dict[int, list[Strategy]]  # strategies that each trial still needs
 

@@ -78,7 +78,7 @@ def run(
     device, dtype, threads
         As in :func:`lowchurn.nets.train`.
     jobs : int, optional
-        Blocks at a time on a GPU, by default 4 for fully connected networks, so that the last models of one do not
+        Blocks at a time on a GPU, by default 8 for fully connected networks, so that the last models of one do not
         leave it idle, and 1 for others.
     block : int, optional
         Trials in a block; by default as many as memory allows, on a CPU about half a minute of work. Fewer where

@@ -263,57 +263,54 @@ class _Run:
         tasks, template, settings = [self.tasks[i] for i in members], self.trained.template, self.trained.settings
         data = TrainingData(tasks, self.pool, settings)
         stack = make_stack(template, *initial_weights(self.network, template, tasks, settings), settings, self.generic)
-        active = torch.tensor(members)
-        best = torch.full((len(members),), math.inf, device=settings.device, dtype=torch.float64)
-        waited = torch.zeros_like(best, dtype=torch.int64)
+        active, best, waited = np.array(members), np.full(len(members), math.inf), np.zeros(len(members), dtype=int)
         kept: State = {}  # the weights of the best epoch, where these are wanted
         for epoch in range(1, self.stopping.epochs + 1):
             stack.train_epoch(data.batches(epoch - 1))
             loss = data.validation_loss(stack)
-            improved = loss < best
-            best, waited = torch.where(improved, loss, best), torch.where(improved, 0, waited + 1)
-            if self.stopping.restore_best:
-                kept = _updated(kept, data.twins.first_state(stack.state()), improved)
-            stopped = (waited >= self.stopping.patience) | ~torch.isfinite(loss)
             yield
-            leaving = stopped.cpu() if epoch < self.stopping.epochs else torch.ones(len(active), dtype=torch.bool)
+            last = loss.cpu().numpy()  # all that a GPU is waited for in an epoch
+            improved = last < best
+            best, waited = np.where(improved, last, best), np.where(improved, 0, waited + 1)
+            if self.stopping.restore_best:
+                kept = _updated(kept, data.twins.first_state(stack.state()), _on(loss.device, np.flatnonzero(improved)))
+            leaving = (waited >= self.stopping.patience) | ~np.isfinite(last) | (epoch == self.stopping.epochs)
             advance(int(leaving.sum()), epoch)
             if leaving.any():
                 state = kept or data.twins.first_state(stack.state())
-                self._collect(state, active, leaving, loss, best if kept else loss, epoch)
+                self._collect(state, active, leaving, last, best if kept else last, epoch)
                 del state  # or it would keep the weights of models that left
                 if leaving.all():
                     return
-                active, stay = active[~leaving], torch.nonzero(~leaving).flatten().to(settings.device)
-                best, waited = best[stay], waited[stay]
+                active, best, waited = active[~leaving], best[~leaving], waited[~leaving]
+                stay = _on(loss.device, np.flatnonzero(~leaving))
                 kept = {name: value[stay] for name, value in kept.items()}
                 data.keep(stay)
                 stack.keep(data.twins.models(stay))
             data.steer(stack)
 
     def _collect(
-        self,
-        state: State,
-        active: torch.Tensor,
-        leaving: torch.Tensor,
-        last: torch.Tensor,
-        loss: torch.Tensor,
-        epoch: int,
+        self, state: State, active: np.ndarray, leaving: np.ndarray, last: np.ndarray, loss: np.ndarray, epoch: int
     ) -> None:
         """Take the models that leave out of the stack into the result."""
-        trained, who, device = self.result(), active[leaving], last.device
-        index, place = torch.nonzero(leaving).flatten().to(device), who.to(device)
+        trained, who = self.result(), active[leaving]
+        device = trained.settings.device
+        index, place = _on(device, np.flatnonzero(leaving)), _on(device, who)
         for name, value in state.items():
             trained.state[name][place] = value[index]
-        lasts, losses = torch.stack([last[index], loss[index]]).tolist()  # at once: a GPU has to be waited for
-        trained.epochs[who.numpy()], trained.loss[who.numpy()] = epoch, losses
-        for i, found in zip(who.tolist(), lasts, strict=True):
-            failed = f"failed: validation loss is not finite after epoch {epoch}"
-            trained.status[i] = FINISHED if math.isfinite(found) else failed
+        trained.epochs[who], trained.loss[who] = epoch, loss[leaving]
+        failed = f"failed: validation loss is not finite after epoch {epoch}"
+        for i, finite in zip(who, np.isfinite(last[leaving]), strict=True):
+            trained.status[i] = FINISHED if finite else failed
+
+
+def _on(device: torch.device, index: np.ndarray) -> torch.Tensor:
+    """Positions as a tensor on a device, without waiting for what it does."""
+    return torch.from_numpy(index).to(device, non_blocking=True)
 
 
 def _updated(kept: State, now: State, improved: torch.Tensor) -> State:
-    """The kept weights with those of models that improved put in their place."""
+    """The kept weights with those of models that improved, by their positions, put in their place."""
     if not kept:
         return {name: value.clone() for name, value in now.items()}
     for name, value in now.items():
