@@ -28,13 +28,13 @@ class PaperTable:
     distill_best: float | None = None
 
 
-_SMALL_COLOUR = ("svhn", "cifar10")
+SMALL_COLOUR = ("svhn", "cifar10")
 TABLES: tuple[PaperTable, ...] = (
     PaperTable("table1", f"Results for OpenML datasets {METRIC} (fcn-1000)", names_of("openml"), ("fcn-1000",), 1000),
     PaperTable(
         "table2",
         f"Results for MNIST variants, SVHN and CIFAR10 {METRIC} (convnet-4)",
-        names_of("mnist-variants") + _SMALL_COLOUR,
+        names_of("mnist-variants") + SMALL_COLOUR,
         ("convnet-4",),
         1000,
     ),
@@ -49,7 +49,7 @@ TABLES: tuple[PaperTable, ...] = (
         for n, wins in ((100, 48.0), (1000, 84.0), (10000, 64.0))
     ),
     *(
-        PaperTable(f"cifar{n}", f"SVHN and CIFAR, initial size {n}, {METRIC}", _SMALL_COLOUR, CONVNET, n, wins)
+        PaperTable(f"cifar{n}", f"SVHN and CIFAR, initial size {n}, {METRIC}", SMALL_COLOUR, CONVNET, n, wins)
         for n, wins in ((100, 80.0), (1000, 100.0), (10000, 100.0))
     ),
     *(

@@ -74,13 +74,13 @@ class Pool:
         self.test, self.truth = self.X[test], self.labels[test]
         self.device_name = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
 
-    def onehot(self, rows: np.ndarray) -> torch.Tensor:
-        """The labels of some rows as rows of zeros and a one."""
+    def onehot(self, rows: Sequence[np.ndarray]) -> Sequence[torch.Tensor]:
+        """The labels of some rows of each trial as rows of zeros and a one; all trials at once."""
         import torch
 
-        labels = self.labels[torch.from_numpy(rows).to(self.labels.device)]
-        made: torch.Tensor = one_hot(labels, self.data.classes).to(self.dtype)
-        return made
+        labels = self.labels[torch.from_numpy(np.stack(rows)).to(self.labels.device)]
+        made: torch.Tensor = one_hot(labels.flatten(), self.data.classes).to(self.dtype)
+        return made.view(*labels.shape, -1).unbind()
 
     def train(self, tasks: list[Task]) -> Trained:
         from lowchurn import nets
@@ -95,7 +95,7 @@ class Bases:
     pool: Pool
     trials: list[int]
     draws: list[Draw]
-    held_out: list[torch.Tensor]  # labels of the validation rows
+    held_out: Sequence[torch.Tensor]  # labels of the validation rows
     trained: Trained
 
     @classmethod
@@ -104,10 +104,10 @@ class Bases:
         from lowchurn.nets import Task
 
         draws = [draw(pool.data, pool.protocol, trial) for trial in trials]
-        held_out = [pool.onehot(d.validation) for d in draws]
+        held_out, targets = pool.onehot([d.validation for d in draws]), pool.onehot([d.initial for d in draws])
         tasks = [
-            Task(d.initial, pool.onehot(d.initial), d.validation, labels, seed=d.base_seed)
-            for d, labels in zip(draws, held_out, strict=True)
+            Task(d.initial, aim, d.validation, labels, seed=d.base_seed)
+            for d, aim, labels in zip(draws, targets, held_out, strict=True)
         ]
         return cls(pool, trials, draws, held_out, pool.train(tasks))
 
@@ -126,8 +126,13 @@ class Bases:
         return [d.both for d in self.draws]
 
     @cached_property
-    def onehot(self) -> list[torch.Tensor]:
-        return [self.pool.onehot(rows) for rows in self.both]
+    def onehot(self) -> Sequence[torch.Tensor]:
+        return self.pool.onehot(self.both)
+
+    @cached_property
+    def starts(self) -> list[tuple[Trained, int]]:
+        """Where retrains of each trial may start: one object for all of them, which is checked once."""
+        return [(self.trained, i) for i in range(len(self.trials))]
 
     @cached_property
     def proba(self) -> torch.Tensor:
@@ -214,7 +219,7 @@ class Retrains:
                     bases.draws[i].validation,
                     bases.held_out[i],
                     member_seed(bases.draws[i].seed, member),
-                    start=(bases.trained, i),
+                    start=bases.starts[i],
                     pull=None if pulls is None else pulls[i],
                 ),
             )

@@ -18,9 +18,12 @@ from lowchurn._checks import check_choice, check_number, check_whole
 from lowchurn.nets._initial_weights import Factory, initial_weights, make_template
 from lowchurn.nets._memory import free_memory, in_words
 from lowchurn.nets._stacks import Settings, State, make_stack
+from lowchurn.nets._streams import in_turn
 from lowchurn.nets._tasks import Task, check_tasks
 from lowchurn.nets._trained import FINISHED, INTERRUPTED, Numbers, Trained, TrainingInterrupted, as_pool
 from lowchurn.nets._training_data import TrainingData
+
+AT_ONCE = ("cuda",)  # devices on which tasks that cannot share a stack are trained at the same time
 
 
 def train(
@@ -144,8 +147,9 @@ def train(
     run = _Run(network, pool, tasks, _Stopping(epochs, patience, restore_best), generic, trained)
     with _progress_bar(len(tasks), progress) as advance:
         try:
-            for chunk in sizes.chunks(groups, memory_limit):
-                run.train_chunk(chunk, advance)
+            queues = sizes.queues(groups, memory_limit)
+            run.result()  # made before the work goes on in several streams
+            in_turn([run.train_chunks(chunks, advance) for chunks in queues], settings.device)
         except KeyboardInterrupt:
             raise TrainingInterrupted(run.result()) from None
     return run.result()
@@ -200,15 +204,23 @@ class _Sizes:
                 f"but {in_words(free)} is free on {self.settings.device}. Train fewer at a time, or a smaller network."
             )
 
-    def chunks(self, groups: dict[_Kind, list[int]], limit: float | None) -> Iterator[list[int]]:
-        """Tasks that can share a stack, as many at a time as the limit in bytes allows."""
+    def queues(self, groups: dict[_Kind, list[int]], limit: float | None) -> list[list[list[int]]]:
+        """Chunks of tasks that can share a stack, as many tasks at a time as the limit in bytes allows.
+
+        Where groups are trained at the same time, each has a queue of its own and its part of the limit. All are in one
+        queue on a CPU, and where a part does not suffice for one model.
+        """
         if limit is None:
             free = free_memory(self.settings.device)
             limit = (0.6 if self.settings.device.type == "cuda" else 0.25) * (2**32 if free is None else free)
+        part = min(1.0, limit / sum(len(members) * self.bytes_of(kind) for kind, members in groups.items()))
+        apart = self.settings.device.type in AT_ONCE and all(part * len(members) >= 1 for members in groups.values())
+        queues: list[list[list[int]]] = []
         for kind, members in groups.items():
-            size = max(1, int(limit // self.bytes_of(kind)))
-            for first in range(0, len(members), size):
-                yield members[first : first + size]
+            size = max(1, int(part * len(members) if apart else limit // self.bytes_of(kind)))
+            chunks = [members[first : first + size] for first in range(0, len(members), size)]
+            queues = [*queues, chunks] if apart else [[*(queues[0] if queues else []), *chunks]]
+        return queues
 
 
 @dataclass(frozen=True)
@@ -241,8 +253,13 @@ class _Run:
                 trained.state[name] = torch.zeros((len(trained), *value.shape), device=device, dtype=kind)
         return trained
 
-    def train_chunk(self, members: list[int], advance: Callable[[int, int], None]) -> None:
-        """Train the models of one stack until the last of them has stopped."""
+    def train_chunks(self, chunks: list[list[int]], advance: Callable[[int, int], None]) -> Iterator[None]:
+        """Train chunk after chunk."""
+        for chunk in chunks:
+            yield from self.train_chunk(chunk, advance)
+
+    def train_chunk(self, members: list[int], advance: Callable[[int, int], None]) -> Iterator[None]:
+        """Train the models of one stack until the last of them has stopped; goes aside while a GPU trains an epoch."""
         tasks, template, settings = [self.tasks[i] for i in members], self.trained.template, self.trained.settings
         data = TrainingData(tasks, self.pool, settings)
         stack = make_stack(template, *initial_weights(self.network, template, tasks, settings), settings, self.generic)
@@ -258,6 +275,7 @@ class _Run:
             if self.stopping.restore_best:
                 kept = _updated(kept, data.twins.first_state(stack.state()), improved)
             stopped = (waited >= self.stopping.patience) | ~torch.isfinite(loss)
+            yield
             leaving = stopped.cpu() if epoch < self.stopping.epochs else torch.ones(len(active), dtype=torch.bool)
             advance(int(leaving.sum()), epoch)
             if leaving.any():
@@ -283,14 +301,15 @@ class _Run:
         epoch: int,
     ) -> None:
         """Take the models that leave out of the stack into the result."""
-        trained, who, index = self.result(), active[leaving], torch.nonzero(leaving).flatten().to(last.device)
+        trained, who, device = self.result(), active[leaving], last.device
+        index, place = torch.nonzero(leaving).flatten().to(device), who.to(device)
         for name, value in state.items():
-            trained.state[name][who.to(last.device)] = value[index]
-        trained.epochs[who.numpy()] = epoch
-        trained.loss[who.numpy()] = loss[index].cpu().numpy()
-        for i, finite in zip(who.tolist(), torch.isfinite(last[index]).tolist(), strict=True):
+            trained.state[name][place] = value[index]
+        lasts, losses = torch.stack([last[index], loss[index]]).tolist()  # at once: a GPU has to be waited for
+        trained.epochs[who.numpy()], trained.loss[who.numpy()] = epoch, losses
+        for i, found in zip(who.tolist(), lasts, strict=True):
             failed = f"failed: validation loss is not finite after epoch {epoch}"
-            trained.status[i] = FINISHED if finite else failed
+            trained.status[i] = FINISHED if math.isfinite(found) else failed
 
 
 def _updated(kept: State, now: State, improved: torch.Tensor) -> State:
