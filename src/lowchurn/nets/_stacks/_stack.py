@@ -59,10 +59,22 @@ class Batches:
             mixed.append(s * one + (1 - s) * other)
         return mixed[0], mixed[1], mixed[2]
 
+    def labels(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Targets (K, n, m) and weights (K, n) of all steps of an epoch, one after the other."""
+        targets, weights = self._take_labels(self.order)
+        if self.mate is None or self.mix is None:
+            return targets, weights
+        share = self.mix.repeat_interleave(size, 1)[:, : weights.shape[1]]
+        other_targets, other_weights = self._take_labels(self.mate)
+        wide = share.unsqueeze(-1)
+        return wide * targets + (1 - wide) * other_targets, share * weights + (1 - share) * other_weights
+
     def _take(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.pool[self.rows.gather(1, positions)], *self._take_labels(positions)
+
+    def _take_labels(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         wide = positions.unsqueeze(-1).expand(-1, -1, self.targets.shape[-1])
-        x = self.pool[self.rows.gather(1, positions)]
-        return x, self.targets.gather(1, wide), self.weights.gather(1, positions)
+        return self.targets.gather(1, wide), self.weights.gather(1, positions)
 
 
 class Stack(abc.ABC):

@@ -1,0 +1,177 @@
+"""Stacks of convolutional networks on a GPU: Triton kernels read windows straight from the activations.
+
+Products run in bfloat16 with float32 accumulation; weights, second moments, the last layer and the loss stay in float32,
+the first moment of the largest layer is kept in bfloat16. ``docs/performance.md`` shows that this changes results by less
+than another seed does.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from lowchurn.nets._losses import batch_gradient
+from lowchurn.nets._stacks._convnet import LARGEST, SIDE, Dense, dense_gradients, dense_layers
+from lowchurn.nets._stacks._stack import Batches, FlatParameters, Settings, Stack, State
+
+ROWS_AT_ONCE = 128  # that are predicted; one number for all stacks, since products of other shapes may round otherwise
+
+
+class Trace(NamedTuple):
+    """What the backward pass needs: of each convolution its pooled outputs and the winners, and of the dense layers."""
+
+    pooled1: torch.Tensor
+    which1: torch.Tensor
+    which2: torch.Tensor
+    dense: Dense
+
+
+class GpuConvnetStack(Stack):
+    """K networks of :func:`~lowchurn.nets.networks.convnet`; images are read from the pool by index.
+
+    The largest layer lies in two halves of 16 bits each, "high" and "low"; all other parameters in a flat buffer, "rest".
+    """
+
+    def __init__(self, params: State, settings: Settings) -> None:
+        from lowchurn.nets._kernels import conv_gpu, dense_gpu
+
+        self.conv_kernels: ModuleType = conv_gpu
+        self.dense_kernels: ModuleType = dense_gpu
+        self._lay_out(FlatParameters({name: value for name, value in params.items() if name != LARGEST}))
+        high, low = dense_gpu.split(params[LARGEST].contiguous())
+        super().__init__({"rest": self.layout.flat, "high": high, "low": low}, settings)
+        self._pool: torch.Tensor | None = None
+
+    def _lay_out(self, layout: FlatParameters) -> None:
+        self.layout, self.views = layout, layout.views(layout.flat)
+        self.rounded = layout.flat.to(torch.bfloat16)
+        self.__dict__.pop("slopes", None)
+
+    @cached_property
+    def moments(self) -> tuple[State, State]:
+        rest, high = self.weights["rest"], self.weights["high"]
+        first = {"rest": torch.zeros_like(rest), "high": torch.zeros_like(high)}
+        second = {"rest": torch.zeros_like(rest), "high": torch.zeros_like(high, dtype=rest.dtype)}
+        return first, second
+
+    @cached_property
+    def slopes(self) -> State:
+        """Room for the gradients of all layers but the largest, name -> (K, ...), and as a whole under "rest"."""
+        flat = torch.zeros_like(self.layout.flat)
+        return {**self.layout.views(flat), "rest": flat}
+
+    @property
+    def params(self) -> State:
+        return {**self.views, LARGEST: self.dense_kernels.join(self.weights["high"], self.weights["low"])}
+
+    @property
+    def models(self) -> int:
+        return len(self.weights["high"])
+
+    def keep(self, index: torch.Tensor) -> None:
+        views = self.layout.views
+        for tensors in (self.weights, *self._made_moments()):
+            rest = FlatParameters({name: view[index] for name, view in views(tensors["rest"]).items()})
+            if tensors is self.weights:
+                kept = rest
+            for name in tensors:
+                tensors[name] = rest.flat if name == "rest" else tensors[name][index]
+        self._lay_out(kept)
+
+    def row_bytes(self, pool: torch.Tensor) -> int:
+        return 16 * self.views["dense3.bias"].shape[1]  # logits and decisions; the rest is for ROWS_AT_ONCE only
+
+    # forward
+
+    def _images(self, pool: torch.Tensor):  # noqa: ANN202 - a class of the kernels, which need a GPU
+        """The pool as the kernels read it."""
+        if self._pool is not pool:
+            self._pool, self._pool_images = pool, self.conv_kernels.Images(pool, SIDE)
+        return self._pool_images
+
+    def _forward(self, chosen, record: bool) -> tuple[torch.Tensor, Trace]:  # noqa: ANN001
+        """Logits of chosen images, and what the backward pass needs, which is whole with ``record`` only."""
+        low = {**self.layout.views(self.rounded), LARGEST: self.weights["high"]}
+        models, rows, images = self.models, chosen.index.shape[1], chosen.images
+        sides = images.height // 2, images.width // 2
+
+        def room(high: int, wide: int, name: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+            out = low[name].new_empty(models, rows, high, wide, low[name].shape[1])
+            return out, torch.empty_like(out, dtype=torch.uint8) if record else None
+
+        pooled1, which1 = room(*sides, "conv1.bias")
+        pooled2, which2 = room(*((side - SIDE + 1) // 2 for side in sides), "conv2.bias")
+        self.conv_kernels.first_conv_pool(chosen, low["conv1.weight"], low["conv1.bias"], pooled1, which1)
+        self.conv_kernels.conv_pool(pooled1, low["conv2.weight"], low["conv2.bias"], pooled2, which2)
+        logits, dense = dense_layers(pooled2.flatten(2), self.views, low)
+        return logits, Trace(pooled1, which1, which2, dense)
+
+    @torch.no_grad()
+    def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        images = self._images(pool)
+        if rows is None:
+            rows = torch.arange(len(pool), device=pool.device).unsqueeze(0)
+        index = padded(rows, ROWS_AT_ONCE)
+        parts = [
+            self._forward(self.conv_kernels.Chosen(images, part), False)[0] for part in index.split(ROWS_AT_ONCE, 1)
+        ]
+        return torch.cat(parts, dim=1)[:, : rows.shape[1]]
+
+    # training
+
+    @torch.no_grad()
+    def train_epoch(self, batches: Batches) -> None:
+        size = self.settings.batch_size
+        images, index = self._images(batches.pool), padded(batches.rows.gather(1, batches.order), size)
+        mates = None if batches.mate is None else padded(batches.rows.gather(1, batches.mate), size)
+        targets, weights = batches.labels(size)
+        for step in range(index.shape[1] // size):
+            part = slice(step * size, (step + 1) * size)
+            mixed = () if mates is None else (mates[:, part], batches.mix[:, step])  # type: ignore[index]
+            self.steps += 1
+            self._step(
+                self.conv_kernels.Chosen(images, index[:, part], *mixed), targets[:, part], weights[:, part],
+                batches.coupling,
+            )  # fmt: skip
+
+    def _step(self, chosen, targets, weights, coupling) -> None:  # noqa: ANN001
+        """One Adam step of every model on its own batch."""
+        logits, trace = self._forward(chosen, record=True)
+        rows = targets.shape[1]
+        slope = torch.zeros_like(logits)  # the rows that fill up the last batch push nowhere
+        slope[:, :rows] = batch_gradient(logits[:, :rows], targets, weights, self.settings.squared, coupling)
+        low, flat, rate = self.layout.views(self.rounded), trace.dense.flat, self.rate()
+        back = dense_gradients(slope, trace.dense, self.views, low, self.slopes)
+        pooled = torch.empty_like(flat)
+        weights, first, second = self.weights, *self.moments
+        self.dense_kernels.dense_backward(
+            flat, back, weights["high"], weights["low"], first["high"], second["high"], rate, pooled
+        )
+        self._conv_gradients(chosen, pooled.view(trace.which2.shape), trace, low["conv2.weight"])
+        self.dense_kernels.adam(weights["rest"], first["rest"], second["rest"], self.slopes["rest"], rate, self.rounded)
+
+    def _conv_gradients(self, chosen, pooled: torch.Tensor, trace: Trace, weight: torch.Tensor) -> None:  # noqa: ANN001
+        """Fill in the gradients of both convolutions from the one at the pooled outputs of the second."""
+        models, rows, high, wide, _ = trace.pooled1.shape
+        high, wide = high - SIDE + 1, wide - SIDE + 1
+        # A dropped odd row or column is never written, hence the zeros then.
+        make = pooled.new_zeros if high % 2 or wide % 2 else pooled.new_empty
+        spread = make(models, rows, high, wide, pooled.shape[-1])
+        self.conv_kernels.unpool(pooled, trace.which2, spread)
+        torch.sum(pooled.flatten(1, 3), 1, dtype=self.settings.dtype, out=self.slopes["conv2.bias"])
+        self.conv_kernels.conv_weight_grad(trace.pooled1, spread, self.slopes["conv2.weight"])
+        back = torch.empty_like(trace.pooled1)
+        self.conv_kernels.conv_input_grad(spread, weight, trace.which1, back)
+        self.conv_kernels.first_conv_weight_grad(
+            chosen, back, trace.which1, self.slopes["conv1.weight"], self.slopes["conv1.bias"]
+        )
+
+
+def padded(index: torch.Tensor, size: int) -> torch.Tensor:
+    """Row numbers (K, n) filled up to a multiple of ``size`` per model, as the kernels read them."""
+    return F.pad(index.to(torch.int32), (0, -index.shape[1] % size))
