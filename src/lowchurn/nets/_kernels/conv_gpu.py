@@ -460,15 +460,18 @@ class Chosen:
         return (self.images.pixels, self.index, self.mate, self.share), where
 
 
-def first_conv_pool(chosen, w, bias, out, which=None, **tiles):
-    """Write the relu-pooled convolution of chosen images with w (K, side, side, C, N), padded to their size."""
+def first_conv_pool(chosen, w, bias, out, which, **tiles):
+    """Write the relu-pooled convolution of chosen images with w (K, side, side, C, N), padded to their size.
+
+    ``which`` receives the winners of the pooling, unless it is empty.
+    """
     k, side, n = len(w), w.shape[1], w.shape[-1]
     inputs, where = chosen.arguments()
     shapes, tiles = chosen.images.shapes(side, n), {**TILES["first"], **tiles}
     blocks = triton.cdiv(where[0] * shapes["PH"] * shapes["PW"], tiles["BP"] * tiles["TILES"])
     _first_conv_pool[(blocks * triton.cdiv(n, shapes["NB"]), k)](
-        *inputs, w, bias, out, out if which is None else which, *where, **shapes, MIXED=chosen.mate is not None,
-        RECORD=which is not None, **tiles,
+        *inputs, w, bias, out, which, *where, **shapes, MIXED=chosen.mate is not None,
+        RECORD=len(which) > 0, **tiles,
     )  # fmt: skip
 
 
@@ -489,7 +492,7 @@ def first_conv_weight_grad(chosen, g, which, dw, bias, **tiles):
     )  # fmt: skip
 
 
-def conv_pool(x, w, bias, out, which=None, **tiles):
+def conv_pool(x, w, bias, out, which, **tiles):
     """Write the relu-pooled 'valid' convolution of x (K, B, H, W, C) with w (K, side, side, C, N)."""
     k, rows, h, wd, c = x.shape
     side, n = w.shape[1], w.shape[-1]
@@ -499,8 +502,8 @@ def conv_pool(x, w, bias, out, which=None, **tiles):
     ph, pw = out.shape[2], out.shape[3]
     grid = (triton.cdiv(rows * ph * pw, tiles["BP"]) * triton.cdiv(n, tiles["N1"] + tiles["N2"]), k)
     _conv_pool[grid](
-        x, w, bias, out, out if which is None else which, rows, H=h, W=wd, C=c, N=n, PH=ph, PW=pw, SIDE=side,
-        RECORD=which is not None, **tiles,
+        x, w, bias, out, which, rows, H=h, W=wd, C=c, N=n, PH=ph, PW=pw, SIDE=side,
+        RECORD=len(which) > 0, **tiles,
     )  # fmt: skip
 
 

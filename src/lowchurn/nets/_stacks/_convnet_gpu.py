@@ -1,23 +1,26 @@
 """Stacks of convolutional networks on a GPU: Triton kernels read windows straight from the activations.
 
-Products run in bfloat16 with float32 accumulation; weights, second moments, the last layer and the loss stay in float32,
-the first moment of the largest layer is kept in bfloat16. ``docs/performance.md`` shows that this changes results by less
-than another seed does.
+Products run in bfloat16 with float32 accumulation. Weights, second moments, the last layer and the loss stay in
+float32; the first moment of the largest layer is kept in bfloat16. ``docs/performance.md`` shows that this changes
+results by less than another seed does.
 """
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from lowchurn.nets._losses import batch_gradient
 from lowchurn.nets._stacks._convnet import LARGEST, SIDE, Dense, dense_gradients, dense_layers
 from lowchurn.nets._stacks._stack import Batches, FlatParameters, Settings, Stack, State
+
+if TYPE_CHECKING:
+    from lowchurn.nets._kernels.conv_gpu import Chosen, Images
 
 ROWS_AT_ONCE = 128  # that are predicted; one number for all stacks, since products of other shapes may round otherwise
 
@@ -34,7 +37,7 @@ class Trace(NamedTuple):
 class GpuConvnetStack(Stack):
     """K networks of :func:`~lowchurn.nets.networks.convnet`; images are read from the pool by index.
 
-    The largest layer lies in two halves of 16 bits each, "high" and "low"; all other parameters in a flat buffer, "rest".
+    The largest layer lies in two halves of 16 bits, "high" and "low", all other parameters in a flat buffer, "rest".
     """
 
     def __init__(self, params: State, settings: Settings) -> None:
@@ -45,7 +48,7 @@ class GpuConvnetStack(Stack):
         self._lay_out(FlatParameters({name: value for name, value in params.items() if name != LARGEST}))
         high, low = dense_gpu.split(params[LARGEST].contiguous())
         super().__init__({"rest": self.layout.flat, "high": high, "low": low}, settings)
-        self._pool: torch.Tensor | None = None
+        self._seen = WeakTensorKeyDictionary()  # pools as the kernels read them, each as long as it is there
 
     def _lay_out(self, layout: FlatParameters) -> None:
         self.layout, self.views = layout, layout.views(layout.flat)
@@ -88,39 +91,35 @@ class GpuConvnetStack(Stack):
 
     # forward
 
-    def _images(self, pool: torch.Tensor):  # noqa: ANN202 - a class of the kernels, which need a GPU
+    def _images(self, pool: torch.Tensor) -> Images:
         """The pool as the kernels read it."""
-        if self._pool is not pool:
-            self._pool, self._pool_images = pool, self.conv_kernels.Images(pool, SIDE)
-        return self._pool_images
+        if pool not in self._seen:
+            self._seen[pool] = self.conv_kernels.Images(pool, SIDE)
+        return self._seen[pool]
 
-    def _forward(self, chosen, record: bool) -> tuple[torch.Tensor, Trace]:  # noqa: ANN001
+    def _forward(self, chosen: Chosen, record: bool) -> tuple[torch.Tensor, Trace]:
         """Logits of chosen images, and what the backward pass needs, which is whole with ``record`` only."""
-        low = {**self.layout.views(self.rounded), LARGEST: self.weights["high"]}
-        models, rows, images = self.models, chosen.index.shape[1], chosen.images
-        sides = images.height // 2, images.width // 2
+        kernels, low = self.conv_kernels, {**self.layout.views(self.rounded), LARGEST: self.weights["high"]}
+        high, wide = chosen.images.height // 2, chosen.images.width // 2
 
-        def room(high: int, wide: int, name: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-            out = low[name].new_empty(models, rows, high, wide, low[name].shape[1])
-            return out, torch.empty_like(out, dtype=torch.uint8) if record else None
+        def room(high: int, wide: int, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            out = bias.new_empty(self.models, chosen.index.shape[1], high, wide, bias.shape[1])
+            return out, torch.empty_like(out if record else out[:0], dtype=torch.uint8)
 
-        pooled1, which1 = room(*sides, "conv1.bias")
-        pooled2, which2 = room(*((side - SIDE + 1) // 2 for side in sides), "conv2.bias")
-        self.conv_kernels.first_conv_pool(chosen, low["conv1.weight"], low["conv1.bias"], pooled1, which1)
-        self.conv_kernels.conv_pool(pooled1, low["conv2.weight"], low["conv2.bias"], pooled2, which2)
-        logits, dense = dense_layers(pooled2.flatten(2), self.views, low)
+        pooled1, which1 = room(high, wide, low["conv1.bias"])
+        pooled2, which2 = room((high - SIDE + 1) // 2, (wide - SIDE + 1) // 2, low["conv2.bias"])
+        kernels.first_conv_pool(chosen, low["conv1.weight"], low["conv1.bias"], pooled1, which1)
+        kernels.conv_pool(pooled1, low["conv2.weight"], low["conv2.bias"], pooled2, which2)
+        logits, dense = dense_layers(pooled2.flatten(2), self.views, low)  # height, width, channel: Keras' order
         return logits, Trace(pooled1, which1, which2, dense)
 
     @torch.no_grad()
     def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        images = self._images(pool)
+        images, choose = self._images(pool), self.conv_kernels.Chosen
         if rows is None:
             rows = torch.arange(len(pool), device=pool.device).unsqueeze(0)
-        index = padded(rows, ROWS_AT_ONCE)
-        parts = [
-            self._forward(self.conv_kernels.Chosen(images, part), False)[0] for part in index.split(ROWS_AT_ONCE, 1)
-        ]
-        return torch.cat(parts, dim=1)[:, : rows.shape[1]]
+        parts = padded(rows, ROWS_AT_ONCE).split(ROWS_AT_ONCE, 1)
+        return torch.cat([self._forward(choose(images, part), False)[0] for part in parts], 1)[:, : rows.shape[1]]
 
     # training
 
@@ -132,14 +131,14 @@ class GpuConvnetStack(Stack):
         targets, weights = batches.labels(size)
         for step in range(index.shape[1] // size):
             part = slice(step * size, (step + 1) * size)
-            mixed = () if mates is None else (mates[:, part], batches.mix[:, step])  # type: ignore[index]
+            mixed = () if mates is None or batches.mix is None else (mates[:, part], batches.mix[:, step])
+            chosen = self.conv_kernels.Chosen(images, index[:, part], *mixed)
             self.steps += 1
-            self._step(
-                self.conv_kernels.Chosen(images, index[:, part], *mixed), targets[:, part], weights[:, part],
-                batches.coupling,
-            )  # fmt: skip
+            self._step(chosen, targets[:, part], weights[:, part], batches.coupling)
 
-    def _step(self, chosen, targets, weights, coupling) -> None:  # noqa: ANN001
+    def _step(
+        self, chosen: Chosen, targets: torch.Tensor, weights: torch.Tensor, coupling: torch.Tensor | None
+    ) -> None:
         """One Adam step of every model on its own batch."""
         logits, trace = self._forward(chosen, record=True)
         rows = targets.shape[1]
@@ -148,14 +147,14 @@ class GpuConvnetStack(Stack):
         low, flat, rate = self.layout.views(self.rounded), trace.dense.flat, self.rate()
         back = dense_gradients(slope, trace.dense, self.views, low, self.slopes)
         pooled = torch.empty_like(flat)
-        weights, first, second = self.weights, *self.moments
+        state, first, second = self.weights, *self.moments
         self.dense_kernels.dense_backward(
-            flat, back, weights["high"], weights["low"], first["high"], second["high"], rate, pooled
+            flat, back, state["high"], state["low"], first["high"], second["high"], rate, pooled
         )
         self._conv_gradients(chosen, pooled.view(trace.which2.shape), trace, low["conv2.weight"])
-        self.dense_kernels.adam(weights["rest"], first["rest"], second["rest"], self.slopes["rest"], rate, self.rounded)
+        self.dense_kernels.adam(state["rest"], first["rest"], second["rest"], self.slopes["rest"], rate, self.rounded)
 
-    def _conv_gradients(self, chosen, pooled: torch.Tensor, trace: Trace, weight: torch.Tensor) -> None:  # noqa: ANN001
+    def _conv_gradients(self, chosen: Chosen, pooled: torch.Tensor, trace: Trace, weight: torch.Tensor) -> None:
         """Fill in the gradients of both convolutions from the one at the pooled outputs of the second."""
         models, rows, high, wide, _ = trace.pooled1.shape
         high, wide = high - SIDE + 1, wide - SIDE + 1
