@@ -1,8 +1,8 @@
 """Triton kernels for the dense layers of K networks of one shape at once, and for Adam.
 
 With 32 rows a step, a large dense layer is bound by the memory of its weights and moments: these kernels read and write
-each of them once. The weights are kept as two halves of 16 bits (:func:`split`): the upper one is the weight in bfloat16,
-which the products read, and both together are the weight in float32, exactly.
+each of them once. Its weights are kept as two halves of 16 bits: the upper one is the weight in bfloat16, which the products
+read, and both together are the weight in float32, exactly.
 """
 
 import torch
@@ -12,6 +12,107 @@ import triton.language as tl
 from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
 
 KERAS_ADAM = {"B1": BETA1, "B2": BETA2, "EPS": EPSILON}
+
+
+@triton.jit
+def _dense_relu(
+    x_ptr, w_ptr, bias_ptr, out_ptr, rows, N_IN: tl.constexpr, N_OUT: tl.constexpr, BR: tl.constexpr, BJ: tl.constexpr,
+    BK: tl.constexpr,
+):  # fmt: skip
+    """relu(x W + bias) of one tile of one model."""
+    model = tl.program_id(1).to(tl.int64)
+    PARTS: tl.constexpr = (N_OUT + BJ - 1) // BJ
+    j = (tl.program_id(0) % PARTS) * BJ + tl.arange(0, BJ)
+    r = (tl.program_id(0) // PARTS) * BR + tl.arange(0, BR)
+    x_base = x_ptr + model * N_IN * rows
+    w_base = w_ptr + model * (N_IN * N_OUT)
+    acc = tl.zeros((BR, BJ), tl.float32)
+    for k0 in range(0, N_IN, BK):
+        k = k0 + tl.arange(0, BK)
+        x = tl.load(x_base + r[:, None] * N_IN + k[None, :], mask=(r < rows)[:, None] & (k < N_IN)[None, :], other=0.0)
+        w = tl.load(w_base + k[:, None] * N_OUT + j[None, :], mask=(k < N_IN)[:, None] & (j < N_OUT)[None, :], other=0.0)
+        acc = tl.dot(x, w, acc)
+    bias = tl.load(bias_ptr + model * N_OUT + j, mask=j < N_OUT, other=0.0).to(tl.float32)
+    out = tl.maximum(acc + bias[None, :], 0.0).to(out_ptr.dtype.element_ty)
+    at = model * N_OUT * rows + r[:, None] * N_OUT + j[None, :]
+    tl.store(out_ptr + at, out, mask=(r < rows)[:, None] & (j < N_OUT)[None, :])
+
+
+@triton.jit
+def _head(
+    x_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr, hidden_ptr, logits_ptr, rows, N_IN: tl.constexpr, N_HIDDEN: tl.constexpr,
+    M: tl.constexpr, BR: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """Two dense layers with a relu between them: the first in bfloat16, the second in float32."""
+    model = tl.program_id(1).to(tl.int64)
+    r = tl.program_id(0) * BR + tl.arange(0, BR)
+    h = tl.arange(0, BH)
+    acc = tl.zeros((BR, BH), tl.float32)
+    for k0 in range(0, N_IN, BK):
+        k = k0 + tl.arange(0, BK)
+        x_at = model * N_IN * rows + r[:, None] * N_IN + k[None, :]
+        x = tl.load(x_ptr + x_at, mask=(r < rows)[:, None] & (k < N_IN)[None, :], other=0.0)
+        w_at = model * (N_IN * N_HIDDEN) + k[:, None] * N_HIDDEN + h[None, :]
+        w = tl.load(w2_ptr + w_at, mask=(k < N_IN)[:, None] & (h < N_HIDDEN)[None, :], other=0.0)
+        acc = tl.dot(x, w, acc)
+    bias = tl.load(b2_ptr + model * N_HIDDEN + h, mask=h < N_HIDDEN, other=0.0).to(tl.float32)
+    hidden = tl.maximum(acc + bias[None, :], 0.0).to(hidden_ptr.dtype.element_ty)
+    at = model * N_HIDDEN * rows + r[:, None] * N_HIDDEN + h[None, :]
+    tl.store(hidden_ptr + at, hidden, mask=(r < rows)[:, None] & (h < N_HIDDEN)[None, :])
+    exact = hidden.to(tl.float32)
+    for c0 in range(0, M, BM):
+        c = c0 + tl.arange(0, BM)
+        w3_at = model * (N_HIDDEN * M) + h[:, None] * M + c[None, :]
+        w3 = tl.load(w3_ptr + w3_at, mask=(h < N_HIDDEN)[:, None] & (c < M)[None, :], other=0.0)
+        bias3 = tl.load(b3_ptr + model * M + c, mask=c < M, other=0.0)
+        logits = tl.dot(exact, w3, input_precision="ieee") + bias3[None, :]
+        z_at = model * M * rows + r[:, None] * M + c[None, :]
+        tl.store(logits_ptr + z_at, logits, mask=(r < rows)[:, None] & (c < M)[None, :])
+
+
+@triton.jit
+def _head_backward(
+    slope_ptr, x_ptr, hidden_ptr, w2_ptr, w3_ptr, dw2_ptr, db2_ptr, dw3_ptr, db3_ptr, db1_ptr, back_ptr, pushed,
+    ROWS: tl.constexpr, N_IN: tl.constexpr, N_HIDDEN: tl.constexpr, M: tl.constexpr, R: tl.constexpr, BH: tl.constexpr,
+    BI: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the two layers of ``_head`` from the one at the logits of the first ``pushed`` rows.
+
+    Also the gradient at the first layer's inputs, before the relu that made them, and its sum over rows. Each program
+    does some inputs of the first layer and repeats the small product with the second; the first program stores it.
+    """
+    model = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BI + tl.arange(0, BI)
+    r = tl.arange(0, R)
+    h = tl.arange(0, BH)
+    h_at = model * (ROWS * N_HIDDEN) + r[:, None] * N_HIDDEN + h[None, :]
+    hidden = tl.load(hidden_ptr + h_at, mask=(r < ROWS)[:, None] & (h < N_HIDDEN)[None, :], other=0.0)
+    total = tl.zeros((R, BH), tl.float32)
+    for c0 in range(0, M, BM):
+        c = c0 + tl.arange(0, BM)
+        s_at = model * M * pushed + r[:, None] * M + c[None, :]
+        slope = tl.load(slope_ptr + s_at, mask=(r < pushed)[:, None] & (c < M)[None, :], other=0.0)
+        w3_at = model * (N_HIDDEN * M) + h[:, None] * M + c[None, :]
+        w3_ok = (h < N_HIDDEN)[:, None] & (c < M)[None, :]
+        w3 = tl.load(w3_ptr + w3_at, mask=w3_ok, other=0.0)
+        total = tl.dot(slope, tl.trans(w3), total, input_precision="ieee")
+        if tl.program_id(0) == 0:
+            dw3 = tl.dot(tl.trans(hidden.to(tl.float32)), slope, input_precision="ieee")
+            tl.store(dw3_ptr + w3_at, dw3, mask=w3_ok)
+            tl.store(db3_ptr + model * M + c, tl.sum(slope, axis=0), mask=c < M)
+    back2 = tl.where(hidden > 0, total, 0.0).to(x_ptr.dtype.element_ty)
+    if tl.program_id(0) == 0:
+        tl.store(db2_ptr + model * N_HIDDEN + h, tl.sum(back2.to(tl.float32), axis=0), mask=h < N_HIDDEN)
+    x_at = model * (ROWS * N_IN) + r[:, None] * N_IN + i[None, :]
+    x_ok = (r < ROWS)[:, None] & (i < N_IN)[None, :]
+    x = tl.load(x_ptr + x_at, mask=x_ok, other=0.0)
+    w_at = model * (N_IN * N_HIDDEN) + i[:, None] * N_HIDDEN + h[None, :]
+    w_ok = (i < N_IN)[:, None] & (h < N_HIDDEN)[None, :]
+    w2 = tl.load(w2_ptr + w_at, mask=w_ok, other=0.0)
+    tl.store(dw2_ptr + w_at, tl.dot(tl.trans(x), back2), mask=w_ok)
+    back = tl.where(x > 0, tl.dot(back2, tl.trans(w2)), 0.0).to(back_ptr.dtype.element_ty)
+    tl.store(back_ptr + x_at, back, mask=x_ok)
+    tl.store(db1_ptr + model * N_IN + i, tl.sum(back.to(tl.float32), axis=0), mask=i < N_IN)
 
 
 @triton.jit
@@ -94,19 +195,47 @@ def _dense_backward(
     tl.store(back_ptr + back_at, back.to(back_ptr.dtype.element_ty), mask=i_ok[:, None] & r_ok[None, :])
 
 
+def power(n, least=16):
+    """The smallest power of two from ``least`` on that is not below n."""
+    return max(least, triton.next_power_of_2(n))
+
+
 TILES = {"BI": 64, "BJ": 64, "AHEAD": 1, "num_warps": 8}
 
 
-def split(w):
-    """Float32 weights as two halves: the upper 16 bits, rounded to bfloat16, and the lower 16 bits."""
-    bits = w.view(torch.int32)
-    upper = torch.where(w == w, (bits + 0x8000) >> 16, 0x7FC0)
-    return upper.to(torch.int16).view(torch.bfloat16), bits.to(torch.int16)
+def dense_relu(x, w, bias, **tiles):
+    """relu(x w + bias) of x (K, B, n_in) and w (K, n_in, n_out)."""
+    k, rows, n_in = x.shape
+    n_out = w.shape[-1]
+    tiles = {"BR": min(128, power(rows)), "BJ": 64, "BK": 64, "num_warps": 4, "num_stages": 4, **tiles}
+    out = x.new_empty(k, rows, n_out)
+    grid = (triton.cdiv(n_out, tiles["BJ"]) * triton.cdiv(rows, tiles["BR"]), k)
+    _dense_relu[grid](x, w, bias, out, rows, N_IN=n_in, N_OUT=n_out, **tiles)
+    return out
 
 
-def join(high, low):
-    """The float32 weights of two halves, exactly."""
-    return ((high.view(torch.int16).to(torch.int32) << 16) + low.to(torch.int32)).view(torch.float32)
+def head(x, w2, b2, w3, b3):
+    """relu(x w2 + b2) in bfloat16 and the logits behind it, in float32."""
+    k, rows, n_in = x.shape
+    n_hidden, m = w3.shape[1:]
+    hidden, logits = x.new_empty(k, rows, n_hidden), w3.new_empty(k, rows, m)
+    _head[(triton.cdiv(rows, 32), k)](
+        x, w2, b2, w3, b3, hidden, logits, rows, N_IN=n_in, N_HIDDEN=n_hidden, M=m, BR=32, BH=power(n_hidden), BK=64,
+        BM=16, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return hidden, logits
+
+
+def head_backward(slope, x, hidden, w2, w3, slopes):
+    """Fill in the gradients of :func:`head` and of the bias before it; return the gradient before the relu of x."""
+    k, rows, n_in = x.shape
+    n_hidden, m = w3.shape[1:]
+    back, names = torch.empty_like(x), ("dense2.weight", "dense2.bias", "dense3.weight", "dense3.bias", "dense1.bias")
+    _head_backward[(triton.cdiv(n_in, 64), k)](
+        slope, x, hidden, w2, w3, *(slopes[name] for name in names), back, slope.shape[1], ROWS=rows, N_IN=n_in,
+        N_HIDDEN=n_hidden, M=m, R=power(rows), BH=power(n_hidden), BI=64, BM=16, num_warps=4,
+    )  # fmt: skip
+    return back
 
 
 def adam(w, m, v, g, rate, copy):
@@ -124,5 +253,5 @@ def dense_backward(x, d, high, low, m, v, rate, back, **tiles):
     tiles = {**TILES, **tiles}
     _dense_backward[(triton.cdiv(n_in, tiles["BI"]), k)](
         x, d, high, low, m, v, back, rate, ROWS=rows, N_IN=n_in, N_OUT=d.shape[-1],
-        R=max(16, triton.next_power_of_2(rows)), **KERAS_ADAM, **tiles,
+        R=power(rows), **KERAS_ADAM, **tiles,
     )  # fmt: skip

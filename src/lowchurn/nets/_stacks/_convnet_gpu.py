@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lowchurn.nets._losses import batch_gradient
-from lowchurn.nets._stacks._convnet import LARGEST, SIDE, Dense, dense_gradients, dense_layers
+from lowchurn.nets._stacks._convnet import LARGEST, SIDE
 from lowchurn.nets._stacks._stack import Batches, FlatParameters, Settings, Stack, State
 
 if TYPE_CHECKING:
@@ -26,12 +26,14 @@ ROWS_AT_ONCE = 128  # that are predicted; one number for all stacks, since produ
 
 
 class Trace(NamedTuple):
-    """What the backward pass needs: of each convolution its pooled outputs and the winners, and of the dense layers."""
+    """What the backward pass needs: the outputs of all layers but the last, and the winners of the pooling."""
 
     pooled1: torch.Tensor
     which1: torch.Tensor
+    pooled2: torch.Tensor
     which2: torch.Tensor
-    dense: Dense
+    hidden1: torch.Tensor
+    hidden2: torch.Tensor
 
 
 class GpuConvnetStack(Stack):
@@ -46,7 +48,7 @@ class GpuConvnetStack(Stack):
         self.conv_kernels: ModuleType = conv_gpu
         self.dense_kernels: ModuleType = dense_gpu
         self._lay_out(FlatParameters({name: value for name, value in params.items() if name != LARGEST}))
-        high, low = dense_gpu.split(params[LARGEST].contiguous())
+        high, low = split(params[LARGEST].contiguous())
         super().__init__({"rest": self.layout.flat, "high": high, "low": low}, settings)
         self._seen = WeakTensorKeyDictionary()  # pools as the kernels read them, each as long as it is there
 
@@ -70,7 +72,7 @@ class GpuConvnetStack(Stack):
 
     @property
     def params(self) -> State:
-        return {**self.views, LARGEST: self.dense_kernels.join(self.weights["high"], self.weights["low"])}
+        return {**self.views, LARGEST: join(self.weights["high"], self.weights["low"])}
 
     @property
     def models(self) -> int:
@@ -110,8 +112,11 @@ class GpuConvnetStack(Stack):
         pooled2, which2 = room((high - SIDE + 1) // 2, (wide - SIDE + 1) // 2, low["conv2.bias"])
         kernels.first_conv_pool(chosen, low["conv1.weight"], low["conv1.bias"], pooled1, which1)
         kernels.conv_pool(pooled1, low["conv2.weight"], low["conv2.bias"], pooled2, which2)
-        logits, dense = dense_layers(pooled2.flatten(2), self.views, low)  # height, width, channel: Keras' order
-        return logits, Trace(pooled1, which1, which2, dense)
+        flat = pooled2.flatten(2)  # height, width, channel: Keras' order
+        hidden1 = self.dense_kernels.dense_relu(flat, low[LARGEST], low["dense1.bias"])
+        last = self.views["dense3.weight"], self.views["dense3.bias"]
+        hidden2, logits = self.dense_kernels.head(hidden1, low["dense2.weight"], low["dense2.bias"], *last)
+        return logits, Trace(pooled1, which1, pooled2, which2, hidden1, hidden2)
 
     @torch.no_grad()
     def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
@@ -141,18 +146,17 @@ class GpuConvnetStack(Stack):
     ) -> None:
         """One Adam step of every model on its own batch."""
         logits, trace = self._forward(chosen, record=True)
-        rows = targets.shape[1]
-        slope = torch.zeros_like(logits)  # the rows that fill up the last batch push nowhere
-        slope[:, :rows] = batch_gradient(logits[:, :rows], targets, weights, self.settings.squared, coupling)
-        low, flat, rate = self.layout.views(self.rounded), trace.dense.flat, self.rate()
-        back = dense_gradients(slope, trace.dense, self.views, low, self.slopes)
-        pooled = torch.empty_like(flat)
+        # Rows that fill up the last batch push nowhere.
+        slope = batch_gradient(logits[:, : targets.shape[1]], targets, weights, self.settings.squared, coupling)
+        low, rate, kernels = self.layout.views(self.rounded), self.rate(), self.dense_kernels
+        last = low["dense2.weight"], self.views["dense3.weight"]
+        back = kernels.head_backward(slope, trace.hidden1, trace.hidden2, *last, self.slopes)
+        pooled = torch.empty_like(trace.pooled2)
         state, first, second = self.weights, *self.moments
-        self.dense_kernels.dense_backward(
-            flat, back, state["high"], state["low"], first["high"], second["high"], rate, pooled
-        )
-        self._conv_gradients(chosen, pooled.view(trace.which2.shape), trace, low["conv2.weight"])
-        self.dense_kernels.adam(state["rest"], first["rest"], second["rest"], self.slopes["rest"], rate, self.rounded)
+        largest = state["high"], state["low"], first["high"], second["high"]
+        kernels.dense_backward(trace.pooled2.flatten(2), back, *largest, rate, pooled)
+        self._conv_gradients(chosen, pooled, trace, low["conv2.weight"])
+        kernels.adam(state["rest"], first["rest"], second["rest"], self.slopes["rest"], rate, self.rounded)
 
     def _conv_gradients(self, chosen: Chosen, pooled: torch.Tensor, trace: Trace, weight: torch.Tensor) -> None:
         """Fill in the gradients of both convolutions from the one at the pooled outputs of the second."""
@@ -174,3 +178,15 @@ class GpuConvnetStack(Stack):
 def padded(index: torch.Tensor, size: int) -> torch.Tensor:
     """Row numbers (K, n) filled up to a multiple of ``size`` per model, as the kernels read them."""
     return F.pad(index.to(torch.int32), (0, -index.shape[1] % size))
+
+
+def split(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Float32 weights as two halves: the upper 16 bits, rounded to bfloat16, and the lower 16 bits."""
+    bits = weight.view(torch.int32)
+    upper = torch.where(weight == weight, (bits + 0x8000) >> 16, 0x7FC0)  # a NaN stays one in both
+    return upper.to(torch.int16).view(torch.bfloat16), bits.to(torch.int16)
+
+
+def join(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    """The float32 weights of two halves, exactly."""
+    return ((high.view(torch.int16).to(torch.int32) << 16) + low.to(torch.int32)).view(torch.float32)
