@@ -449,7 +449,7 @@ class Chosen:
     images: Images
     index: torch.Tensor
     mate: torch.Tensor | None = None
-    share: torch.Tensor | None = None  # (K,), of the first
+    share: torch.Tensor | None = None  # (K, 1), of the first
 
     def arguments(self):
         stride = self.index.stride(0) if len(self.index) > 1 else 0

@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from lowchurn.nets._losses import batch_gradient
 from lowchurn.nets._stacks._convnet import LARGEST, SIDE
-from lowchurn.nets._stacks._stack import Batches, FlatParameters, Settings, Stack, State
+from lowchurn.nets._stacks._stack import Batches, FlatParameters, RecordableStack, Settings, State
 
 if TYPE_CHECKING:
     from lowchurn.nets._kernels.conv_gpu import Chosen, Images
@@ -36,11 +36,13 @@ class Trace(NamedTuple):
     hidden2: torch.Tensor
 
 
-class GpuConvnetStack(Stack):
+class GpuConvnetStack(RecordableStack):
     """K networks of :func:`~lowchurn.nets.networks.convnet`; images are read from the pool by index.
 
     The largest layer lies in two halves of 16 bits, "high" and "low", all other parameters in a flat buffer, "rest".
     """
+
+    recordable = True
 
     def __init__(self, params: State, settings: Settings) -> None:
         from lowchurn.nets._kernels import conv_gpu, dense_gpu
@@ -79,6 +81,7 @@ class GpuConvnetStack(Stack):
         return len(self.weights["high"])
 
     def keep(self, index: torch.Tensor) -> None:
+        self.recorded = None
         views = self.layout.views
         for tensors in (self.weights, *self._made_moments()):
             rest = FlatParameters({name: view[index] for name, view in views(tensors["rest"]).items()})
@@ -129,26 +132,17 @@ class GpuConvnetStack(Stack):
     # training
 
     @torch.no_grad()
-    def train_epoch(self, batches: Batches) -> None:
-        size = self.settings.batch_size
-        images, index = self._images(batches.pool), padded(batches.rows.gather(1, batches.order), size)
-        mates = None if batches.mate is None else padded(batches.rows.gather(1, batches.mate), size)
-        targets, weights = batches.labels(size)
-        for step in range(index.shape[1] // size):
-            part = slice(step * size, (step + 1) * size)
-            mixed = () if mates is None or batches.mix is None else (mates[:, part], batches.mix[:, step])
-            chosen = self.conv_kernels.Chosen(images, index[:, part], *mixed)
-            self.steps += 1
-            self._step(chosen, targets[:, part], weights[:, part], batches.coupling)
-
-    def _step(
-        self, chosen: Chosen, targets: torch.Tensor, weights: torch.Tensor, coupling: torch.Tensor | None
-    ) -> None:
-        """One Adam step of every model on its own batch."""
+    def train_step(self, batches: Batches) -> None:
+        size, rows = self.settings.batch_size, batches.rows
+        index = padded(rows.gather(1, batches.order), size)
+        mate = None if batches.mate is None else padded(rows.gather(1, batches.mate), size)
+        chosen = self.conv_kernels.Chosen(self._images(batches.pool), index, mate, batches.mix)
+        targets, weights = batches.labels()
         logits, trace = self._forward(chosen, record=True)
         # Rows that fill up the last batch push nowhere.
-        slope = batch_gradient(logits[:, : targets.shape[1]], targets, weights, self.settings.squared, coupling)
-        low, rate, kernels = self.layout.views(self.rounded), self.rate(), self.dense_kernels
+        pushing = logits[:, : targets.shape[1]]
+        slope = batch_gradient(pushing, targets, weights, self.settings.squared, batches.coupling)
+        low, rate, kernels = self.layout.views(self.rounded), self.step_size, self.dense_kernels
         last = low["dense2.weight"], self.views["dense3.weight"]
         back = kernels.head_backward(slope, trace.hidden1, trace.hidden2, *last, self.slopes)
         pooled = torch.empty_like(trace.pooled2)
