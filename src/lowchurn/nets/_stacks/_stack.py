@@ -197,7 +197,7 @@ class RecordableStack(Stack):
 
 
 class StepStack(RecordableStack):
-    """A stack of networks that take inputs (K, B, ...): forward to logits, the loss's gradient there, backward, Adam."""
+    """A stack of networks that take inputs (K, B, ...): forward to logits, the loss's gradient, backward, Adam."""
 
     def train_step(self, batches: Batches) -> None:
         self.step(*batches.batch(), batches.coupling)
