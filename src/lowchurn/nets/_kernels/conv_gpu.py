@@ -5,8 +5,8 @@ Every kernel takes the model as a grid axis, so one launch serves all K models. 
 run of memory, and a convolution reads its windows in wide loads straight from the activation (an *implicit* matrix
 product) without an im2col buffer.
 
-The first convolution reads images of a pool that all models share, by index, from strips (:class:`Images`) that contain
-the pixels under both windows of a row of a 2 x 2 pooling window. The weights are shifted to the place of the left and of
+The first convolution reads images of a pool that all models share, by index, from strips that contain the
+pixels under both windows of a row of a 2 x 2 pooling window. The weights are shifted to the place of the left and of
 the right window in a strip, with zeros beside them: four products of the upper and lower strips with the left and right
 weights, whose pooling compares registers of one thread.
 
@@ -17,10 +17,7 @@ models are not.
 the whole window, so that the backward pass needs neither the activations before pooling nor a separate rectifier mask.
 """
 
-from dataclasses import dataclass
-
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 
@@ -414,44 +411,21 @@ def columns(n):
     return {"N1": first, "N2": power(n - first) if n > first else 0}
 
 
-class Images:
-    """A pool of images in bfloat16, as the kernels read them: for each row and each pooled column the strip of pixels
-    under its windows, with a border of zeros, filled up to a multiple of 16 bytes."""
-
-    def __init__(self, pool, side):
-        count, self.height, self.width, self.channels = pool.shape
-        pad, wide = side // 2, (side + 1) * self.channels
-        bordered = F.pad(pool.to(torch.bfloat16), (0, 0, pad, pad, pad, pad))
-        line = bordered.stride(1)
-        strips = bordered.as_strided(
-            (count, bordered.shape[1], self.width // 2, wide), (bordered.stride(0), line, 2 * self.channels, 1)
-        )
-        self.strips = F.pad(strips, (0, -wide % 8)).contiguous()
-
-    def shapes(self, side, n):
-        """What the kernels of the first convolution are compiled for."""
-        high, columns, run = self.strips.shape[1:]
-        windows = power(side * run)
-        sizes = {"H": high, "RUN": run, "C": self.channels, "N": n, "PH": self.height // 2, "PW": columns}
-        return {**sizes, "SIDE": side, "KP": windows, "NB": min(64, power(n))}
+def _shapes(images, side, n):
+    """What the kernels of the first convolution are compiled for."""
+    high, columns, run = images.strips.shape[1:]
+    sizes = {"H": high, "RUN": run, "C": images.channels, "N": n, "PH": images.height // 2, "PW": columns, "SIDE": side}
+    return {**sizes, "KP": power(side * run), "NB": min(64, power(n))}
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """Rows of a pool of images, (K, B) or the same (1, B) for all models, and what is mixed into them."""
-
-    images: Images
-    index: torch.Tensor
-    mate: torch.Tensor | None = None
-    share: torch.Tensor | None = None  # (K, 1), of the first
-
-    def arguments(self):
-        stride = self.index.stride(0) if len(self.index) > 1 else 0
-        if self.mate is None:
-            return (self.images.strips, self.index, self.index, self.index), (self.index.shape[1], stride, 0)
-        assert self.mate.stride() == self.index.stride()
-        where = self.index.shape[1], stride, self.share.stride(0)
-        return (self.images.strips, self.index, self.mate, self.share), where
+def _arguments(chosen):
+    """Pointers to the images, their indices and what is mixed into them; the number of rows and the strides."""
+    index, strips = chosen.index, chosen.images.strips
+    where = index.shape[1], index.stride(0) if len(index) > 1 else 0
+    if chosen.mate is None:
+        return (strips, index, index, index), (*where, 0)
+    assert chosen.mate.stride() == index.stride()
+    return (strips, index, chosen.mate, chosen.share), (*where, chosen.share.stride(0))
 
 
 def first_conv_pool(chosen, w, bias, out, which, **tiles):
@@ -460,8 +434,8 @@ def first_conv_pool(chosen, w, bias, out, which, **tiles):
     ``which`` receives the winners of the pooling, unless it is empty.
     """
     k, side, n = len(w), w.shape[1], w.shape[-1]
-    inputs, where = chosen.arguments()
-    tiles = {**chosen.images.shapes(side, n), **TILES["first"], **tiles}
+    inputs, where = _arguments(chosen)
+    tiles = {**_shapes(chosen.images, side, n), **TILES["first"], **tiles}
     blocks = triton.cdiv(where[0] * tiles["PH"] * tiles["PW"], tiles["BP"] * tiles["TILES"])
     _first_conv_pool[(blocks * triton.cdiv(n, tiles["NB"]), k)](
         *inputs, w, bias, out, which, *where, MIXED=chosen.mate is not None, RECORD=len(which) > 0, **tiles
@@ -471,8 +445,8 @@ def first_conv_pool(chosen, w, bias, out, which, **tiles):
 def first_conv_weight_grad(chosen, g, which, dw, bias, **tiles):
     """Write dw (K, side, side, C, N) and the bias' gradient from the gradient g at the pooled outputs."""
     k, side, n = len(dw), dw.shape[1], dw.shape[-1]
-    inputs, where = chosen.arguments()
-    tiles = {**chosen.images.shapes(side, n), **TILES["first_grad"], **tiles}
+    inputs, where = _arguments(chosen)
+    tiles = {**_shapes(chosen.images, side, n), **TILES["first_grad"], **tiles}
     part = torch.empty(k, tiles["SPLITS"], 2, tiles["KP"], n, device=g.device)
     bias_part = torch.empty(k, tiles["SPLITS"], n, device=g.device)
     _first_conv_weight_grad[(tiles["SPLITS"] * triton.cdiv(n, tiles["NB"]), k)](

@@ -7,9 +7,10 @@ results by less than another seed does.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +20,34 @@ from lowchurn.nets._losses import batch_gradient
 from lowchurn.nets._stacks._convnet import LARGEST, SIDE
 from lowchurn.nets._stacks._stack import Batches, FlatParameters, RecordableStack, Settings, State
 
-if TYPE_CHECKING:
-    from lowchurn.nets._kernels.conv_gpu import Chosen, Images
-
 ROWS_AT_ONCE = 128  # that are predicted; one number for all stacks, since products of other shapes may round otherwise
+
+
+class Images:
+    """A pool of images in bfloat16 as the kernels read them.
+
+    ``strips`` (images, rows, pooled columns, run): the pixels of each row under both windows of a pooled column, with a
+    border of zeros around the image, filled up to a multiple of 16 bytes.
+    """
+
+    def __init__(self, pool: torch.Tensor) -> None:
+        count, self.height, self.width, self.channels = pool.shape
+        pad, run = SIDE // 2, (SIDE + 1) * self.channels
+        bordered = F.pad(pool.to(torch.bfloat16), (0, 0, pad, pad, pad, pad))
+        image, line, *_ = bordered.stride()
+        shape = count, bordered.shape[1], self.width // 2, run
+        strips = bordered.as_strided(shape, (image, line, 2 * self.channels, 1))
+        self.strips = F.pad(strips, (0, -run % 8)).contiguous()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Rows of a pool of images, (K, B) or the same (1, B) for all models, and what is mixed into them."""
+
+    images: Images
+    index: torch.Tensor
+    mate: torch.Tensor | None = None
+    share: torch.Tensor | None = None  # (K, 1), of the first
 
 
 class Trace(NamedTuple):
@@ -99,7 +124,7 @@ class GpuConvnetStack(RecordableStack):
     def _images(self, pool: torch.Tensor) -> Images:
         """The pool as the kernels read it."""
         if pool not in self._seen:
-            self._seen[pool] = self.conv_kernels.Images(pool, SIDE)
+            self._seen[pool] = Images(pool)
         return self._seen[pool]
 
     def _forward(self, chosen: Chosen, record: bool) -> tuple[torch.Tensor, Trace]:
@@ -123,11 +148,11 @@ class GpuConvnetStack(RecordableStack):
 
     @torch.no_grad()
     def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        images, choose = self._images(pool), self.conv_kernels.Chosen
+        images = self._images(pool)
         if rows is None:
             rows = torch.arange(len(pool), device=pool.device).unsqueeze(0)
         parts = padded(rows, ROWS_AT_ONCE).split(ROWS_AT_ONCE, 1)
-        return torch.cat([self._forward(choose(images, part), False)[0] for part in parts], 1)[:, : rows.shape[1]]
+        return torch.cat([self._forward(Chosen(images, part), False)[0] for part in parts], 1)[:, : rows.shape[1]]
 
     # training
 
@@ -136,7 +161,7 @@ class GpuConvnetStack(RecordableStack):
         size, rows = self.settings.batch_size, batches.rows
         index = padded(rows.gather(1, batches.order), size)
         mate = None if batches.mate is None else padded(rows.gather(1, batches.mate), size)
-        chosen = self.conv_kernels.Chosen(self._images(batches.pool), index, mate, batches.mix)
+        chosen = Chosen(self._images(batches.pool), index, mate, batches.mix)
         targets, weights = batches.labels()
         logits, trace = self._forward(chosen, record=True)
         # Rows that fill up the last batch push nowhere.
