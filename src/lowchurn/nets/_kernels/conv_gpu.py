@@ -180,7 +180,7 @@ def _fold(
 def _conv_pool(
     x_ptr, w_ptr, bias_ptr, out_ptr, which_ptr, rows, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
     N: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SIDE: tl.constexpr, RECORD: tl.constexpr, N1: tl.constexpr,
-    N2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, FLIP: tl.constexpr,
+    N2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, FLIP: tl.constexpr, REG: tl.constexpr,
 ):  # fmt: skip
     """Convolution, bias, relu and 2 x 2 max pooling of one tile of one model.
 
@@ -222,6 +222,8 @@ def _conv_pool(
             w1 = tl.load(w_at + n1[None, :])
         else:
             w1 = tl.load(w_at + n1[None, :], mask=(k < KTOT)[:, None] & (n1 < N)[None, :], other=0.0)
+        if REG:
+            a = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [a], dtype=tl.bfloat16, is_pure=True, pack=2)
         acc1 = tl.dot(tl.trans(w1), tl.trans(a), acc1) if FLIP else tl.dot(a, w1, acc1)
         if N2 > 0:
             if EXACT:
@@ -392,7 +394,7 @@ def _conv_input_grad(
 TILES = {
     "first": {"BP": 64, "TILES": 4, "num_warps": 4, "num_stages": 2},
     "first_grad": {"BP": 64, "SPLITS": 4, "num_warps": 4, "num_stages": 2},
-    "forward": {"BLOCK_M": 128, "BLOCK_K": 64, "FLIP": False, "num_warps": 8, "num_stages": 4},
+    "forward": {"BLOCK_M": 128, "BLOCK_K": 64, "FLIP": False, "REG": False, "num_warps": 8, "num_stages": 4},
     "weight": {"BLOCK_KK": 128, "BLOCK_M": 64, "FLIP": False, "num_warps": 4, "num_stages": 4},
     "input": {"XG": 4, "YG": 1, "BLOCK_M": 128, "FLIP": False, "num_warps": 4, "num_stages": 4},
 }  # the fastest of some on an H200
