@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from lowchurn.nets import train
+from lowchurn.nets import Task, train
 from lowchurn.nets._initial_weights import fresh_state
-from lowchurn.nets._stacks._convnet import ConvnetStack
-from lowchurn.nets._stacks._stack import Settings
+from lowchurn.nets._stacks import Batches, Settings, make_stack
+from lowchurn.nets._stacks._convnet import LARGEST, ConvnetStack
+from lowchurn.nets._stacks._convnet_gpu import GpuConvnetStack
 from lowchurn.nets.networks import convnet, fcn, transformer
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
 from tests.nets.test_train import SETTINGS, WORLDS, make_tasks
@@ -127,28 +128,70 @@ def test_convnets_in_float32():
     compare(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)], 2e-2, epochs=2, precision="float32")
 
 
-@pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (26, 30, 3)])
-def test_fused_convolutions_give_the_gradients_of_plain_ones(shape):
-    rng = np.random.default_rng(0)
-    network = convnet(4, shape=shape, classes=3)
-    device = torch.device("cuda")
-    params = fresh_state(network, network, torch.arange(6, device=device), torch.float32)
-    x = torch.tensor(rng.normal(size=(6, 20, *shape)), device=device, dtype=torch.float32)
-    targets = torch.tensor(rng.dirichlet(np.ones(3), size=(6, 20)), device=device, dtype=torch.float32)
-    weights = torch.tensor(rng.uniform(size=(6, 20)), device=device, dtype=torch.float32)
-    stacks = {
-        precision: ConvnetStack(params, Settings(device, torch.float32, precision=precision))
+def first_moments(stack):
+    if isinstance(stack, ConvnetStack):
+        return stack.layout.views(stack.moments[0]["flat"])
+    return {**stack.layout.views(stack.moments[0]["rest"]), LARGEST: stack.moments[0]["high"].float()}
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(
+    ("size", "shape"),
+    [(4, (28, 28, 1)), (4, (32, 32, 3)), (4, (26, 30, 3)), (3, (13, 15, 4)), (1, (28, 28, 1)), (16, (32, 32, 3))],
+)
+def test_fused_convolutions_give_the_gradients_of_plain_ones(size, shape, mixed):
+    network = convnet(size, shape=shape, classes=3)
+    device, models, rows = torch.device("cuda"), 6, 20  # a partial batch, which the kernels fill up
+    make = torch.Generator("cuda").manual_seed(0)
+
+    def draw(*shape):
+        return torch.rand(*shape, device=device, generator=make)
+
+    params = fresh_state(network, network, torch.arange(models, device=device), torch.float32)
+    own = draw(models, 50).argsort(1)[:, :rows]
+    order, mate = draw(models, rows).argsort(1), draw(models, rows).argsort(1)
+    mixing = (mate, draw(models, 1)) if mixed else (None, None)
+    pool = torch.randn(50, *shape, device=device, generator=make)
+    batches = Batches(pool, own, draw(models, rows, 3), draw(models, rows), order, *mixing)
+    exact, fused = (
+        make_stack(network, params, {}, Settings(device, torch.float32, precision=precision))
         for precision in ("ieee", "bfloat16")
-    }
-    for stack in stacks.values():
-        stack.steps = 1
-        stack.step(x, targets, weights, None)  # 20 rows: a partial batch, which the kernels pad
-    assert stacks["bfloat16"].kernels is not None
-    assert stacks["ieee"].kernels is None
-    moments = {p: stack.layout.views(stack.moments[0]["flat"]) for p, stack in stacks.items()}
-    for name, exact in moments["ieee"].items():
-        error = (moments["bfloat16"][name] - exact).norm() / exact.norm()
+    )
+    assert isinstance(fused, GpuConvnetStack)
+    assert (fused.logits(pool) - exact.logits(pool)).norm() < 0.05 * exact.logits(pool).norm()
+    for stack in (exact, fused):
+        stack.train_epoch(batches)
+    got = first_moments(fused)
+    for name, expected in first_moments(exact).items():
+        error = (got[name] - expected).norm() / expected.norm()
         assert error < 0.15, f"{name}: {error}"  # bfloat16 keeps 8 bits, and rounding moves some winners of a pool
+
+
+@pytest.mark.parametrize("kind", [{}, {"mixing": 0.3}, {"coupling": 0.3}])
+def test_convnets_have_the_same_bits_alone_and_among_others_recorded_or_not(kind, monkeypatch):
+    rng = np.random.default_rng(0)
+    X, targets = rng.normal(size=(400, 28, 28, 1)), np.eye(3)[rng.integers(3, size=400)]
+    own, held_out = np.arange(300), np.arange(300, 400)
+    tasks = [Task(own, targets[own], held_out, targets[held_out], seed=seed, **kind) for seed in range(5)]
+    network = convnet(4, classes=3)
+    options = {"epochs": 4, "patience": 1, "device": "cuda"}
+    together = train(network, X, tasks, **options)
+    others = [train(network, X, tasks, **options), train(network, X, tasks, memory_limit=1.0, **options)]
+    monkeypatch.setattr(GpuConvnetStack, "recordable", False)
+    others.append(train(network, X, tasks, **options))
+    for other in others:
+        for name, value in together.state.items():
+            assert torch.equal(value, other.state[name]), name
+        assert torch.equal(together.decisions(X), other.decisions(X))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fresh_weights_are_those_of_the_cpu(dtype):
+    network, seeds = convnet(2, classes=3), torch.tensor([0, 5, -7, 2**62])
+    here = fresh_state(network, network, seeds, dtype)
+    there = fresh_state(network, network, seeds.cuda(), dtype)
+    for name, value in here.items():
+        assert torch.equal(there[name].cpu(), value), name
 
 
 def test_transformers():

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lowchurn.nets._stacks._convnet import ConvnetStack
+from lowchurn.nets._stacks._convnet_gpu import GpuConvnetStack
 from lowchurn.nets._stacks._fcn import CpuFcnStack, GpuFcnStack
 from lowchurn.nets._stacks._module import ModuleStack
 from lowchurn.nets._stacks._stack import Batches, Settings, Stack, State
@@ -28,7 +29,11 @@ def make_stack(module: nn.Module, params: State, buffers: State, settings: Setti
             exact = settings.dtype == torch.float32
             if settings.device.type == "cuda" and narrow and exact and _installed("triton"):
                 return GpuFcnStack(params, settings)
-        if type(module) is Convnet and (settings.device.type == "cpu" or _installed("triton")):
+        if type(module) is Convnet:
+            fast = settings.device.type == "cuda" and settings.dtype == torch.float32 and _installed("triton")
+            few = module.shape[2] <= 4  # channels: the kernels hold a patch of all of them at once
+            if fast and few and settings.precision in ("auto", "bfloat16"):
+                return GpuConvnetStack(params, settings)
             return ConvnetStack(params, settings)
         if type(module) is Transformer:
             return TransformerStack(module, params, settings)
