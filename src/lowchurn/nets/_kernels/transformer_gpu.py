@@ -25,7 +25,18 @@ LOG2E = 1.4426950408889634
 
 
 @triton.jit(do_not_specialize=["VOCABULARY", "ROWS"])
-def _embed(ids_ptr, table_ptr, position_ptr, x_ptr, VOCABULARY, ROWS, T: tl.constexpr, FULL: tl.constexpr, W: tl.constexpr, BT: tl.constexpr):
+def _embed(
+    ids_ptr,
+    table_ptr,
+    position_ptr,
+    x_ptr,
+    VOCABULARY,
+    ROWS,
+    T: tl.constexpr,
+    FULL: tl.constexpr,
+    W: tl.constexpr,
+    BT: tl.constexpr,
+):
     """x = table[ids] + position, of BT tokens of one row."""
     row = tl.program_id(0).to(tl.int64)
     model = row // ROWS
@@ -160,6 +171,55 @@ def _key_value_grad(
         tl.store(into + d, dk.to(low), mask=(n < T)[:, None])
         dv = tl.dot(p, _chunk(back, m, d + c, T, WIDE), input_precision=PRECISION)
         tl.store(into + WIDE + d, dv.to(low), mask=(n < T)[:, None])
+
+
+@triton.jit(do_not_specialize=["ROWS"])
+def _attention_grad(
+    qkv_ptr, bias_ptr, log_ptr, out_ptr, back_ptr, dqkv_ptr, part_ptr, ROWS, SCALE, T: tl.constexpr, TP: tl.constexpr,
+    HEADS: tl.constexpr, D: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradients of queries, keys and values of one narrow head of one row, in one pass over blocks of queries.
+
+    ``part`` receives the sums that the biases need.
+    """
+    row = (tl.program_id(0) // HEADS).to(tl.int64)
+    head = tl.program_id(0) % HEADS
+    WIDE: tl.constexpr = HEADS * D
+    base = qkv_ptr + row * (T * 3 * WIDE) + head * D
+    into = dqkv_ptr + row * (T * 3 * WIDE) + head * D
+    back_at = back_ptr + row * (T * WIDE) + head * D
+    out_at = out_ptr + row * (T * WIDE) + head * D
+    bias = bias_ptr + (row // ROWS) * (3 * WIDE) + head * D
+    low = qkv_ptr.dtype.element_ty
+    d = tl.arange(0, D)
+    n = tl.arange(0, TP)
+    k = _chunk(base + WIDE, n, d, T, 3 * WIDE)  # zero behind the last token, so that its scores move no query
+    v = _chunk(base + 2 * WIDE, n, d, T, 3 * WIDE)
+    of_values = tl.load(bias + 2 * WIDE + d)
+    dk, dv = tl.zeros((TP, D), tl.float32), tl.zeros((TP, D), tl.float32)
+    sum_query, sum_value = tl.zeros((D,), tl.float32), tl.zeros((D,), tl.float32)
+    for start in range(0, T, BM):
+        m = start + tl.arange(0, BM)
+        q = _queries(base, bias, m, d, T, 3 * WIDE)
+        back = _chunk(back_at, m, d, T, WIDE)
+        wide = back.to(tl.float32)
+        delta = tl.sum(wide * (_chunk(out_at, m, d, T, WIDE).to(tl.float32) - of_values[None, :]), axis=1)
+        log = tl.load(log_ptr + (row * HEADS + head) * T + m, mask=m < T, other=float("inf"))
+        p = tl.exp2(tl.dot(k, tl.trans(q), input_precision=PRECISION) * SCALE - log[None, :])
+        dp = tl.dot(v, tl.trans(back), input_precision=PRECISION)
+        ds = (p * (dp - delta[None, :]) * (SCALE / 1.4426950408889634)).to(low)
+        dv = tl.dot(p.to(low), back, dv, input_precision=PRECISION)
+        dk = tl.dot(ds, q, dk, input_precision=PRECISION)
+        dq = tl.dot(tl.trans(ds), k, input_precision=PRECISION)
+        tl.store(into + m[:, None] * (3 * WIDE) + d[None, :], dq.to(low), mask=(m < T)[:, None])
+        sum_query += tl.sum(dq, axis=0)
+        sum_value += tl.sum(wide, axis=0)  # the probabilities of a query sum to one
+    at = n[:, None] * (3 * WIDE) + d[None, :]
+    tl.store(into + WIDE + at, dk.to(low), mask=(n < T)[:, None])
+    tl.store(into + 2 * WIDE + at, dv.to(low), mask=(n < T)[:, None])
+    part = part_ptr + row * (2 * WIDE) + head * D + d
+    tl.store(part, sum_query)
+    tl.store(part + WIDE, sum_value)
 
 
 @triton.jit
@@ -359,6 +419,10 @@ TILES = {
     "attention": {"BM": 64, "num_warps": 4, "num_stages": 2},
     "query": {"BM": 64, "num_warps": 8, "num_stages": 2},
     "key": {"BN": 64, "num_warps": 8, "num_stages": 2},
+    "narrow": {
+        32: {"BM": 32, "num_warps": 8, "num_stages": 1},
+        64: {"BM": 32, "num_warps": 8, "num_stages": 1},
+    },  # by the width of a head, where one program can take all of it
     "chunk": 64,
     "tokens": 4096,  # numbers of a tile of tokens that is normalised
     "table": 2048,  # numbers of a tile of Adam over the table
@@ -403,17 +467,21 @@ def attention(qkv, bias, length, heads):
     return out, log
 
 
-def attention_grad(qkv, bias, log, back, length, heads):
-    """Gradients of qkv and of its bias, from ``back`` at the outputs."""
+def attention_grad(qkv, bias, log, out, back, length, heads):
+    """Gradients of qkv and of its bias, from ``back`` at the outputs ``out``."""
     programs, numbers, shape = _heads(qkv, length, heads)
-    query, key = TILES["query"], TILES["key"]
-    blocks = triton.cdiv(length, query["BM"])
-    dqkv, delta = torch.empty_like(qkv), torch.empty_like(log)
-    part = torch.empty(qkv.shape[0], qkv.shape[1] // length * blocks, 2, back.shape[-1], device=qkv.device)
-    _query_grad[(programs, blocks)](qkv, bias, log, back, dqkv, delta, part, *numbers, **shape, **query)
-    _key_value_grad[(programs, triton.cdiv(length, key["BN"]))](
-        qkv, bias, log, delta, back, dqkv, *numbers, **shape, **key
-    )
+    dqkv, rows = torch.empty_like(qkv), qkv.shape[1] // length
+    tile = TILES["narrow"].get(shape["D"])
+    blocks = 1 if tile else triton.cdiv(length, TILES["query"]["BM"])
+    part = torch.empty(qkv.shape[0], rows * blocks, 2, back.shape[-1], device=qkv.device)
+    if tile:
+        _attention_grad[(programs,)](qkv, bias, log, out, back, dqkv, part, *numbers, **shape, **tile)
+    else:
+        query, key, delta = TILES["query"], TILES["key"], torch.empty_like(log)
+        _query_grad[(programs, blocks)](qkv, bias, log, back, dqkv, delta, part, *numbers, **shape, **query)
+        _key_value_grad[(programs, triton.cdiv(length, key["BN"]))](
+            qkv, bias, log, delta, back, dqkv, *numbers, **shape, **key
+        )
     of_query, of_value = part.sum(1).unbind(1)
     return dqkv, torch.cat([of_query, torch.zeros_like(of_query), of_value], 1)
 

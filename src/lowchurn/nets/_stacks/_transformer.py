@@ -1,8 +1,8 @@
 """Stacks of one-block transformers, in two ways that compute the same.
 
-In plain torch, one forward pass has a leading model axis and autograd goes backward: any device, any floating dtype. On a
-GPU in bfloat16, both passes are written by hand: batched products, and Triton kernels for what lies between them. Products
-accumulate in float32; weights, moments, tokens, normalisations, the last layer and the loss stay in float32.
+In plain torch, one forward pass has a leading model axis and autograd goes backward: any device, any floating dtype. On
+a GPU in bfloat16, both passes are written by hand: batched products, and Triton kernels for what lies between them.
+Products accumulate in float32; weights, moments, tokens, normalisations, the last layer and the loss stay in float32.
 """
 
 from __future__ import annotations
@@ -170,12 +170,14 @@ class TransformerStack(FlatStack):
         self.slopes["out.weight"].copy_(torch.bmm(block.attended.mT, back))
         of_attended = torch.bmm(back, low["out.weight"].mT)
         of_qkv, sums = kernels.attention_grad(
-            block.qkv, exact["qkv.bias"], block.log, of_attended, length, self.heads
+            block.qkv, exact["qkv.bias"], block.log, block.attended, of_attended, length, self.heads
         )
         self.slopes["qkv.bias"].copy_(sums)
         self.slopes["qkv.weight"].copy_(torch.bmm(block.tokens.mT, of_qkv))
         back.baddbmm_(of_qkv, low["qkv.weight"].mT)
-        torch.sum(back.unflatten(1, (-1, length)), 1, dtype=torch.float32, out=self.slopes["position.weight"][:, :length])
+        torch.sum(
+            back.unflatten(1, (-1, length)), 1, dtype=torch.float32, out=self.slopes["position.weight"][:, :length]
+        )
         self._fused_adam(kernels, ids, back)
 
     def _take(self, sums: torch.Tensor, *names: str) -> None:
