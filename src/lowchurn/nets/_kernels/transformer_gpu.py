@@ -46,7 +46,13 @@ def _embed(
     token = tl.load(ids_ptr + row * T + t, mask=t < T, other=0).to(tl.int64)
     value = tl.load(table_ptr + (model * VOCABULARY + token)[:, None] * W + w[None, :], mask=ok, other=0.0)
     value += tl.load(position_ptr + (model * FULL + t)[:, None] * W + w[None, :], mask=ok, other=0.0)
-    tl.store(x_ptr + (row * T + t)[:, None] * W + w[None, :], value.to(x_ptr.dtype.element_ty), mask=ok)
+    tl.store(x_ptr + row * (T * W) + t[:, None] * W + w[None, :], value.to(x_ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _padded(T: tl.constexpr):
+    """Room for the scores of one query, so that every query's lie aligned."""
+    return (T + 7) // 8 * 8
 
 
 @triton.jit
@@ -64,10 +70,13 @@ def _queries(base, bias, t, d, T: tl.constexpr, STRIDE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["ROWS"])
 def _attention(
-    qkv_ptr, bias_ptr, out_ptr, log_ptr, ROWS, SCALE, T: tl.constexpr, TP: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr,
-    CHUNK: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr,
+    qkv_ptr, bias_ptr, out_ptr, log_ptr, p_ptr, ROWS, SCALE, T: tl.constexpr, TP: tl.constexpr, HEADS: tl.constexpr,
+    D: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr, KEEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Attention of BM queries of one head of one row; ``log`` receives the base-2 logarithm of each query's sum."""
+    """Attention of BM queries of one head of one row.
+
+    For the gradient, KEEP = 1 keeps the base-2 logarithm of each query's sum, and KEEP = 2 the probabilities.
+    """
     row = (tl.program_id(0) // HEADS).to(tl.int64)
     head = tl.program_id(0) % HEADS
     WIDE: tl.constexpr = HEADS * D
@@ -86,91 +95,81 @@ def _attention(
     most = tl.max(scores, axis=1)
     p = tl.exp2(scores - most[:, None])
     total = tl.sum(p, axis=1)
-    tl.store(log_ptr + (row * HEADS + head) * T + m, most + tl.log2(total), mask=m < T)
-    p = p.to(low)
+    if KEEP == 1:
+        tl.store(log_ptr + (row * HEADS + head) * T + m, most + tl.log2(total), mask=m < T)
+    p = (p * (1 / total)[:, None]).to(low)
+    if KEEP == 2:
+        p_ptr += (row * HEADS + head) * (T * _padded(T))
+        tl.store(p_ptr + m[:, None] * _padded(T) + n[None, :], p, mask=(m < T)[:, None] & (n < _padded(T))[None, :])
+    out_ptr += row * (T * WIDE) + head * D
     for d in range(0, D, CHUNK):
         v = _chunk(base + 2 * WIDE, n, d + c, T, 3 * WIDE)
-        out = tl.dot(p, v, input_precision=PRECISION) / total[:, None] + tl.load(bias + 2 * WIDE + d + c)[None, :]
-        at = (row * T + m)[:, None] * WIDE + head * D + (d + c)[None, :]
-        tl.store(out_ptr + at, out.to(low), mask=(m < T)[:, None])
+        out = tl.dot(p, v, input_precision=PRECISION) + tl.load(bias + 2 * WIDE + d + c)[None, :]
+        tl.store(out_ptr + m[:, None] * WIDE + (d + c)[None, :], out.to(low), mask=(m < T)[:, None])
 
 
-@triton.jit(do_not_specialize=["ROWS"])
-def _query_grad(
-    qkv_ptr, bias_ptr, log_ptr, back_ptr, dqkv_ptr, delta_ptr, part_ptr, ROWS, SCALE, T: tl.constexpr, TP: tl.constexpr,
-    HEADS: tl.constexpr, D: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr,
+@triton.jit
+def _score_grad(
+    qkv_ptr, p_ptr, back_ptr, dqkv_ptr, ds_ptr, part_ptr, SCALE, T: tl.constexpr, TP: tl.constexpr, HEADS: tl.constexpr,
+    D: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of BM queries; ``delta`` receives what softmax subtracts, ``part`` the sums that the bias needs."""
+    """Gradients of all scores of BM queries and of these queries; ``part`` receives the sums that the bias needs."""
     row = (tl.program_id(0) // HEADS).to(tl.int64)
     head = tl.program_id(0) % HEADS
     WIDE: tl.constexpr = HEADS * D
     base = qkv_ptr + row * (T * 3 * WIDE) + head * D
     back = back_ptr + row * (T * WIDE) + head * D
-    bias = bias_ptr + (row // ROWS) * (3 * WIDE) + head * D
     low = qkv_ptr.dtype.element_ty
     m = tl.program_id(1) * BM + tl.arange(0, BM)
     n = tl.arange(0, TP)
     c = tl.arange(0, CHUNK)
-    scores = tl.zeros((BM, TP), tl.float32)
     dp = tl.zeros((BM, TP), tl.float32)
     for d in range(0, D, CHUNK):
-        q = _queries(base, bias, m, d + c, T, 3 * WIDE)
-        k = _chunk(base + WIDE, n, d + c, T, 3 * WIDE)
-        scores = tl.dot(q, tl.trans(k), scores, input_precision=PRECISION)
         v = _chunk(base + 2 * WIDE, n, d + c, T, 3 * WIDE)
         dp = tl.dot(_chunk(back, m, d + c, T, WIDE), tl.trans(v), dp, input_precision=PRECISION)
-    at = (row * HEADS + head) * T + m
-    log = tl.load(log_ptr + at, mask=m < T, other=float("inf"))
-    p = tl.where((n < T)[None, :], tl.exp2(scores * SCALE - log[:, None]), 0.0)
-    delta = tl.sum(p * dp, axis=1)
-    tl.store(delta_ptr + at, delta, mask=m < T)
-    ds = (p * (dp - delta[:, None]) * (SCALE / 1.4426950408889634)).to(low)
-    part = part_ptr + (row * tl.num_programs(1) + tl.program_id(1)) * (2 * WIDE) + head * D
+    all_scores = (row * HEADS + head) * (T * _padded(T))
+    at = m[:, None] * _padded(T) + n[None, :]
+    ok = (m < T)[:, None] & (n < _padded(T))[None, :]
+    p = tl.load(p_ptr + all_scores + at, mask=ok, other=0.0).to(tl.float32)
+    ds = (p * (dp - tl.sum(p * dp, axis=1)[:, None]) * SCALE).to(low)
+    tl.store(ds_ptr + all_scores + at, ds, mask=ok)
+    part = part_ptr + (row * tl.num_programs(1) + tl.program_id(1)) * WIDE + head * D
+    into = dqkv_ptr + row * (T * 3 * WIDE) + head * D + m[:, None] * (3 * WIDE) + c[None, :]
     for d in range(0, D, CHUNK):
-        k = _chunk(base + WIDE, n, d + c, T, 3 * WIDE)
-        dq = tl.dot(ds, k, input_precision=PRECISION)
+        dq = tl.dot(ds, _chunk(base + WIDE, n, d + c, T, 3 * WIDE), input_precision=PRECISION)
         tl.store(part + d + c, tl.sum(dq, axis=0))
-        # Every query spreads probabilities that sum to one over the values: their bias sees all that comes back.
-        tl.store(part + WIDE + d + c, tl.sum(_chunk(back, m, d + c, T, WIDE).to(tl.float32), axis=0))
-        into = dqkv_ptr + row * (T * 3 * WIDE) + head * D + m[:, None] * (3 * WIDE) + (d + c)[None, :]
-        tl.store(into, dq.to(low), mask=(m < T)[:, None])
+        tl.store(into + d, dq.to(low), mask=(m < T)[:, None])
 
 
 @triton.jit(do_not_specialize=["ROWS"])
 def _key_value_grad(
-    qkv_ptr, bias_ptr, log_ptr, delta_ptr, back_ptr, dqkv_ptr, ROWS, SCALE, T: tl.constexpr, TP: tl.constexpr,
-    HEADS: tl.constexpr, D: tl.constexpr, CHUNK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    scores_ptr, x_ptr, bias_ptr, dqkv_ptr, part_ptr, ROWS, T: tl.constexpr, TP: tl.constexpr, HEADS: tl.constexpr,
+    D: tl.constexpr, CHUNK: tl.constexpr, BN: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of BN keys and values of one head of one row, with the scores transposed."""
+    """Gradients of BN keys, of the scores' gradients and queries, or of values, of probabilities and what comes back."""
     row = (tl.program_id(0) // HEADS).to(tl.int64)
     head = tl.program_id(0) % HEADS
     WIDE: tl.constexpr = HEADS * D
-    base = qkv_ptr + row * (T * 3 * WIDE) + head * D
-    back = back_ptr + row * (T * WIDE) + head * D
-    bias = bias_ptr + (row // ROWS) * (3 * WIDE) + head * D
-    low = qkv_ptr.dtype.element_ty
+    STRIDE: tl.constexpr = 3 * WIDE if KEYS else WIDE
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     m = tl.arange(0, TP)
     c = tl.arange(0, CHUNK)
-    scores = tl.zeros((BN, TP), tl.float32)
-    dp = tl.zeros((BN, TP), tl.float32)
+    scores_ptr += (row * HEADS + head) * (T * _padded(T))
+    ok = (m < T)[:, None] & (n < _padded(T))[None, :]
+    scores = tl.load(scores_ptr + m[:, None] * _padded(T) + n[None, :], mask=ok, other=0.0)
+    if KEYS:
+        bias = bias_ptr + (row // ROWS) * (3 * WIDE) + head * D
+        total = tl.sum(scores.to(tl.float32), axis=0)
+    x = x_ptr + row * (T * STRIDE) + head * D
+    into = dqkv_ptr + row * (T * 3 * WIDE) + (1 if KEYS else 2) * WIDE + head * D + n[:, None] * (3 * WIDE) + c[None, :]
+    part = part_ptr + (row * tl.num_programs(1) + tl.program_id(1)) * WIDE + head * D
     for d in range(0, D, CHUNK):
-        k = _chunk(base + WIDE, n, d + c, T, 3 * WIDE)
-        scores = tl.dot(k, tl.trans(_queries(base, bias, m, d + c, T, 3 * WIDE)), scores, input_precision=PRECISION)
-        v = _chunk(base + 2 * WIDE, n, d + c, T, 3 * WIDE)
-        dp = tl.dot(v, tl.trans(_chunk(back, m, d + c, T, WIDE)), dp, input_precision=PRECISION)
-    at = (row * HEADS + head) * T + m
-    log = tl.load(log_ptr + at, mask=m < T, other=float("inf"))  # queries behind the last token have no weight
-    delta = tl.load(delta_ptr + at, mask=m < T, other=0.0)
-    p = tl.exp2(scores * SCALE - log[None, :])
-    ds = (p * (dp - delta[None, :]) * (SCALE / 1.4426950408889634)).to(low)
-    p = p.to(low)
-    into = dqkv_ptr + row * (T * 3 * WIDE) + WIDE + head * D + n[:, None] * (3 * WIDE) + c[None, :]
-    for d in range(0, D, CHUNK):
-        dk = tl.dot(ds, _queries(base, bias, m, d + c, T, 3 * WIDE), input_precision=PRECISION)
-        tl.store(into + d, dk.to(low), mask=(n < T)[:, None])
-        dv = tl.dot(p, _chunk(back, m, d + c, T, WIDE), input_precision=PRECISION)
-        tl.store(into + WIDE + d, dv.to(low), mask=(n < T)[:, None])
+        y = tl.dot(tl.trans(scores), _chunk(x, m, d + c, T, STRIDE), input_precision=PRECISION)
+        if KEYS:
+            y += total[:, None] * tl.load(bias + d + c)[None, :]
+        else:
+            tl.store(part + d + c, tl.sum(y, axis=0))
+        tl.store(into + d, y.to(dqkv_ptr.dtype.element_ty), mask=(n < T)[:, None])
 
 
 @triton.jit(do_not_specialize=["ROWS"])
@@ -205,9 +204,9 @@ def _attention_grad(
         wide = back.to(tl.float32)
         delta = tl.sum(wide * (_chunk(out_at, m, d, T, WIDE).to(tl.float32) - of_values[None, :]), axis=1)
         log = tl.load(log_ptr + (row * HEADS + head) * T + m, mask=m < T, other=float("inf"))
-        p = tl.exp2(tl.dot(k, tl.trans(q), input_precision=PRECISION) * SCALE - log[None, :])
+        p = tl.exp2(tl.dot(k, tl.trans(q), input_precision=PRECISION) * (SCALE * 1.4426950408889634) - log[None, :])
         dp = tl.dot(v, tl.trans(back), input_precision=PRECISION)
-        ds = (p * (dp - delta[None, :]) * (SCALE / 1.4426950408889634)).to(low)
+        ds = (p * (dp - delta[None, :]) * SCALE).to(low)
         dv = tl.dot(p.to(low), back, dv, input_precision=PRECISION)
         dk = tl.dot(ds, q, dk, input_precision=PRECISION)
         dq = tl.dot(tl.trans(ds), k, input_precision=PRECISION)
@@ -243,10 +242,13 @@ def _add_norm(
     of_model = (row // ROWS) * W + w
     bias, weight, shift = tl.load(bias_ptr + of_model), tl.load(weight_ptr + of_model), tl.load(shift_ptr + of_model)
     pooled = tl.zeros((W,), tl.float32)
+    x_ptr += row * (T * W)
+    y_ptr += row * (T * W)
+    out_ptr += row * W if POOL else row * (T * W)
     for first in range(0, T, BT):
         t = first + tl.arange(0, BT)
         ok = (t < T)[:, None] & (w < W)[None, :]
-        at = (row * T + t)[:, None] * W + w[None, :]
+        at = t[:, None] * W + w[None, :]
         plain, _ = _normalised(x_ptr, y_ptr, bias, at, ok, W, EPS)
         out = plain * weight[None, :] + shift[None, :]
         if POOL:
@@ -254,7 +256,7 @@ def _add_norm(
         else:
             tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=ok)
     if POOL:
-        tl.store(out_ptr + row * W + w, pooled / T)
+        tl.store(out_ptr + w, pooled / T)
 
 
 @triton.jit(do_not_specialize=["ROWS"])
@@ -269,12 +271,16 @@ def _add_norm_grad(
     bias, weight = tl.load(bias_ptr + of_model), tl.load(weight_ptr + of_model)
     of_weight, of_shift = tl.zeros((W,), tl.float32), tl.zeros((W,), tl.float32)
     of_bias = tl.zeros((W,), tl.float32)
+    x_ptr += row * (T * W)
+    y_ptr += row * (T * W)
+    out_ptr += row * (T * W)
+    back_ptr += row * W if POOL else row * (T * W)
     if POOL:
-        pooled = tl.load(back_ptr + row * W + w) / T
+        pooled = tl.load(back_ptr + w) / T
     for first in range(0, T, BT):
         t = first + tl.arange(0, BT)
         ok = (t < T)[:, None] & (w < W)[None, :]
-        at = (row * T + t)[:, None] * W + w[None, :]
+        at = t[:, None] * W + w[None, :]
         plain, inverse = _normalised(x_ptr, y_ptr, bias, at, ok, W, EPS)
         if POOL:
             back = tl.where(ok, pooled[None, :], 0.0)
@@ -300,7 +306,7 @@ def _bias_relu(h_ptr, bias_ptr, ROWS, T: tl.constexpr, W: tl.constexpr, BT: tl.c
     w = tl.arange(0, W)
     t = tl.program_id(1) * BT + tl.arange(0, BT)
     ok = (t < T)[:, None] & (w < W)[None, :]
-    at = (row * T + t)[:, None] * W + w[None, :]
+    at = row * (T * W) + t[:, None] * W + w[None, :]
     bias = tl.load(bias_ptr + (row // ROWS) * W + w)
     h = tl.load(h_ptr + at, mask=ok, other=0.0).to(tl.float32) + bias[None, :]
     tl.store(h_ptr + at, tl.maximum(h, 0.0).to(h_ptr.dtype.element_ty), mask=ok)
@@ -312,10 +318,12 @@ def _relu_grad(h_ptr, back_ptr, part_ptr, T: tl.constexpr, W: tl.constexpr, BT: 
     row = tl.program_id(0).to(tl.int64)
     w = tl.arange(0, W)
     of_bias = tl.zeros((W,), tl.float32)
+    h_ptr += row * (T * W)
+    back_ptr += row * (T * W)
     for first in range(0, T, BT):
         t = first + tl.arange(0, BT)
         ok = (t < T)[:, None] & (w < W)[None, :]
-        at = (row * T + t)[:, None] * W + w[None, :]
+        at = t[:, None] * W + w[None, :]
         h = tl.load(h_ptr + at, mask=ok, other=0.0)
         back = tl.where(h > 0, tl.load(back_ptr + at, mask=ok, other=0.0), 0.0)
         of_bias += tl.sum(back.to(tl.float32), axis=0)
@@ -417,16 +425,17 @@ def _token_adam(
 
 TILES = {
     "attention": {"BM": 64, "num_warps": 4, "num_stages": 2},
-    "query": {"BM": 64, "num_warps": 8, "num_stages": 2},
-    "key": {"BN": 64, "num_warps": 8, "num_stages": 2},
-    "narrow": {
-        32: {"BM": 32, "num_warps": 8, "num_stages": 1},
+    "grad": {
+        32: {"BM": 16, "num_warps": 4, "num_stages": 1},
         64: {"BM": 32, "num_warps": 8, "num_stages": 1},
-    },  # by the width of a head, where one program can take all of it
+    },  # by the width of a head: one program takes all of a narrow one
+    "wide attention": {"BM": 128, "num_warps": 8, "num_stages": 3},
+    "score": {"BM": 128, "num_warps": 8, "num_stages": 3},
+    "key": {"BN": 128, "num_warps": 8, "num_stages": 3},
     "chunk": 64,
     "tokens": 4096,  # numbers of a tile of tokens that is normalised
     "table": 2048,  # numbers of a tile of Adam over the table
-}
+}  # the fastest of a few on an H200
 KERAS_ADAM = {"B1": BETA1, "B2": BETA2, "EPS": EPSILON}
 PRECISION = "ieee"  # of products where the operands are float32, as in tests
 
@@ -450,39 +459,46 @@ def embed(ids, table, position, x):
 
 
 def _heads(qkv, length, heads):
-    """Shapes that the kernels of attention share: grid, arguments, compile-time arguments."""
+    """What the kernels of attention share: programs, rows of a model, compile-time arguments."""
     k, tokens, wide = qkv.shape
     rows, d = tokens // length, wide // (3 * heads)
     shape = {"T": length, "TP": max(16, triton.next_power_of_2(length)), "HEADS": heads, "D": d}
-    return k * rows * heads, (rows, d**-0.5 * LOG2E), shape | {"CHUNK": min(d, TILES["chunk"]), "PRECISION": PRECISION}
+    return k * rows * heads, rows, shape | {"CHUNK": min(d, TILES["chunk"]), "PRECISION": PRECISION}
 
 
-def attention(qkv, bias, length, heads):
-    """Outputs (K, B * T, heads * D) of attention and the logarithms that its gradient needs, from qkv (K, B * T, 3 * heads * D)."""
-    programs, numbers, shape = _heads(qkv, length, heads)
+def attention(qkv, bias, length, heads, record):
+    """Outputs (K, B * T, heads * D) of qkv (K, B * T, 3 * heads * D), and with ``record`` what the gradient needs."""
+    programs, rows, shape = _heads(qkv, length, heads)
+    narrow = shape["D"] in TILES["grad"]
     out = qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
-    log = torch.empty(programs, length, device=qkv.device)
-    tile = TILES["attention"]
-    _attention[(programs, triton.cdiv(length, tile["BM"]))](qkv, bias, out, log, *numbers, **shape, **tile)
-    return out, log
+    log = torch.empty(programs, length, device=qkv.device) if record and narrow else None
+    p = qkv.new_empty(programs, length, -(-length // 8) * 8) if record and not narrow else None
+    tile = TILES["attention" if narrow else "wide attention"]
+    _attention[(programs, triton.cdiv(length, tile["BM"]))](
+        qkv, bias, out, log, p, rows, LOG2E * shape["D"] ** -0.5, **shape, KEEP=record * (1 if narrow else 2), **tile
+    )
+    return out, log if narrow else p
 
 
-def attention_grad(qkv, bias, log, out, back, length, heads):
+def attention_grad(qkv, bias, kept, out, back, length, heads):
     """Gradients of qkv and of its bias, from ``back`` at the outputs ``out``."""
-    programs, numbers, shape = _heads(qkv, length, heads)
-    dqkv, rows = torch.empty_like(qkv), qkv.shape[1] // length
-    tile = TILES["narrow"].get(shape["D"])
-    blocks = 1 if tile else triton.cdiv(length, TILES["query"]["BM"])
-    part = torch.empty(qkv.shape[0], rows * blocks, 2, back.shape[-1], device=qkv.device)
-    if tile:
-        _attention_grad[(programs,)](qkv, bias, log, out, back, dqkv, part, *numbers, **shape, **tile)
-    else:
-        query, key, delta = TILES["query"], TILES["key"], torch.empty_like(log)
-        _query_grad[(programs, blocks)](qkv, bias, log, back, dqkv, delta, part, *numbers, **shape, **query)
-        _key_value_grad[(programs, triton.cdiv(length, key["BN"]))](
-            qkv, bias, log, delta, back, dqkv, *numbers, **shape, **key
+    programs, rows, shape = _heads(qkv, length, heads)
+    dqkv = torch.empty_like(qkv)
+    if shape["D"] in TILES["grad"]:
+        part = torch.empty(qkv.shape[0], rows, 2, back.shape[-1], device=qkv.device)
+        _attention_grad[(programs,)](
+            qkv, bias, kept, out, back, dqkv, part, rows, shape["D"] ** -0.5, **shape, **TILES["grad"][shape["D"]]
         )
-    of_query, of_value = part.sum(1).unbind(1)
+        of_query, of_value = part.sum(1).unbind(1)
+    else:
+        score, key = TILES["score"], TILES["key"]
+        blocks = [triton.cdiv(length, block) for block in (score["BM"], key["BN"])]
+        of_query, of_value = (torch.empty(len(qkv), rows * n, back.shape[-1], device=qkv.device) for n in blocks)
+        ds = torch.empty_like(kept)
+        _score_grad[(programs, blocks[0])](qkv, kept, back, dqkv, ds, of_query, shape["D"] ** -0.5, **shape, **score)
+        for scores, x in ((ds, qkv), (kept, back)):
+            _key_value_grad[(programs, blocks[1])](scores, x, bias, dqkv, of_value, rows, **shape, KEYS=x is qkv, **key)
+        of_query, of_value = of_query.sum(1), of_value.sum(1)
     return dqkv, torch.cat([of_query, torch.zeros_like(of_query), of_value], 1)
 
 

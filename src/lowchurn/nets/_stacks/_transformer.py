@@ -26,7 +26,7 @@ class Block(NamedTuple):
 
     tokens: torch.Tensor
     qkv: torch.Tensor
-    log: torch.Tensor  # of the sums of attention
+    kept: torch.Tensor | None  # what the kernels keep of attention
     attended: torch.Tensor
     out: torch.Tensor
     middle: torch.Tensor  # behind the first normalisation
@@ -65,7 +65,7 @@ class TransformerStack(FlatStack):
     @torch.no_grad()
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
         if self.kernels:
-            return self._head(self._fused_forward(self.kernels, x).pooled, self.params)
+            return self._head(self._fused_forward(self.kernels, x, record=False).pooled, self.params)
         return self._forward(self._tokens(x)[1], self.params)
 
     def step(
@@ -73,7 +73,7 @@ class TransformerStack(FlatStack):
     ) -> None:
         if self.kernels:
             with torch.no_grad():
-                block = self._fused_forward(self.kernels, x)
+                block = self._fused_forward(self.kernels, x, record=True)
                 slope = self.slope(self._head(block.pooled, self.params), targets, weights, coupling)
                 self._fused_step(self.kernels, x, block, slope)
             return
@@ -127,7 +127,7 @@ class TransformerStack(FlatStack):
 
     # with kernels
 
-    def _fused_forward(self, kernels: ModuleType, ids: torch.Tensor) -> Block:
+    def _fused_forward(self, kernels: ModuleType, ids: torch.Tensor, record: bool) -> Block:
         low, exact = self.low, self.params
         models, rows, length = ids.shape
         width = exact[TABLE].shape[-1]
@@ -135,7 +135,7 @@ class TransformerStack(FlatStack):
         kernels.embed(ids.contiguous(), exact[TABLE], exact["position.weight"], x)
         x = x.flatten(1, 2)
         qkv = torch.bmm(x, low["qkv.weight"])
-        attended, log = kernels.attention(qkv, exact["qkv.bias"], length, self.heads)
+        attended, kept = kernels.attention(qkv, exact["qkv.bias"], length, self.heads, record)
         out = torch.bmm(attended, low["out.weight"])
         middle = torch.empty_like(x)
         norm = (exact["norm1.weight"], exact["norm1.bias"])
@@ -146,7 +146,7 @@ class TransformerStack(FlatStack):
         pooled = torch.empty(models, rows, width, device=ids.device)
         norm = (exact["norm2.weight"], exact["norm2.bias"])
         kernels.add_norm(middle, fed, exact["ff2.bias"], *norm, pooled, length)
-        return Block(x, qkv, log, attended, out, middle, hidden, fed, pooled)
+        return Block(x, qkv, kept, attended, out, middle, hidden, fed, pooled)
 
     def _fused_step(self, kernels: ModuleType, ids: torch.Tensor, block: Block, slope: torch.Tensor) -> None:
         """Gradients of all layers, the last one first, and Adam."""
@@ -170,7 +170,7 @@ class TransformerStack(FlatStack):
         self.slopes["out.weight"].copy_(torch.bmm(block.attended.mT, back))
         of_attended = torch.bmm(back, low["out.weight"].mT)
         of_qkv, sums = kernels.attention_grad(
-            block.qkv, exact["qkv.bias"], block.log, block.attended, of_attended, length, self.heads
+            block.qkv, exact["qkv.bias"], block.kept, block.attended, of_attended, length, self.heads
         )
         self.slopes["qkv.bias"].copy_(sums)
         self.slopes["qkv.weight"].copy_(torch.bmm(block.tokens.mT, of_qkv))
