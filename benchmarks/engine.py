@@ -349,8 +349,8 @@ def study_precision(title, network, data, models):
     nudged = [Task(**vars(t) | {"weights": np.full(len(rows), 1 + 1e-6)}) for t in tasks]
     runs = {
         "float32": (tasks, "float32"),
-        "bfloat16": (tasks, "bfloat16"),
         "float32, weights 1e-6 off": (nudged, "float32"),
+        "bfloat16": (tasks, "bfloat16"),
     }
     print(f"\n{title}, {models} models, {len(rows)} rows, {len(test)} test rows: float32 against bfloat16")
     exact = None

@@ -545,9 +545,8 @@ def relu_grad(h, back, length):
 
 
 def adam(w, m, v, g, rate, copy):
-    """Keras' Adam on flat float32 buffers; ``copy`` receives the rounded weights."""
+    """Keras' Adam on flat float32 buffers, its step size a tensor; ``copy`` receives the rounded weights."""
     size = w.numel()
-    rate = torch.full((), rate, device=w.device)
     _adam[(triton.cdiv(size, 1024),)](w, m, v, g, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
 
 
@@ -569,7 +568,6 @@ def token_adam(w, m, v, keys, back, rate):
         keys, back, part, head, places, vocabulary, W=width, BLOCK=TOKENS, CHUNK=min(width, 64), PRECISION=PRECISION,
         num_warps=4,
     )  # fmt: skip
-    rate = torch.full((), rate, device=w.device)
     bv = max(1, TILES["table"] // width)
     _token_adam[(triton.cdiv(vocabulary, bv), k)](
         w, m, v, keys, part, head, rate, places, vocabulary, W=width, BV=bv, BLOCK=TOKENS, **KERAS_ADAM, num_warps=4

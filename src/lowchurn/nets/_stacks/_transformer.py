@@ -50,6 +50,10 @@ class TransformerStack(FlatStack):
                 self.kernels = transformer_gpu
         super().__init__({name: params[name] for name in sorted(params, key=lambda name: name == TABLE)}, settings)
 
+    @property
+    def recordable(self) -> bool:  # type: ignore[override]
+        return self.kernels is not None
+
     def _lay_out(self, layout: FlatParameters) -> None:
         super()._lay_out(layout)
         if self.kernels:  # weights rounded to the precision of the products, all but the table
@@ -89,7 +93,11 @@ class TransformerStack(FlatStack):
                 self.slopes[name].copy_(gradient)
             self.slopes[TABLE].zero_()
             table = self.slopes[TABLE].flatten(0, 1)
-            table.index_add_(0, places, of_tokens.reshape(-1, table.shape[-1]))
+            of_tokens = of_tokens.reshape(-1, table.shape[-1])
+            if table.is_cuda:  # sorted, so that equal tokens are added in the same order every time
+                table.index_put_((places,), of_tokens, accumulate=True)
+            else:
+                table.index_add_(0, places, of_tokens)
             self.adam({"flat": self.gradient})
 
     def _head(self, pooled: torch.Tensor, params: State) -> torch.Tensor:
@@ -185,7 +193,7 @@ class TransformerStack(FlatStack):
             self.slopes[name].copy_(sums[:, i])
 
     def _fused_adam(self, kernels: ModuleType, ids: torch.Tensor, back: torch.Tensor) -> None:
-        rate, split = self.rate(), self.layout.offsets[TABLE]
+        rate, split = self.step_size, self.layout.offsets[TABLE]
         buffers = [self.layout.flat, *(moment["flat"] for moment in self.moments)]
         kernels.adam(*(buffer[:split] for buffer in buffers), self.gradient, rate, self.rounded)
         tables = [self.layout.views(buffer)[TABLE] for buffer in buffers]
