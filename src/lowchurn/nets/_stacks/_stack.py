@@ -62,8 +62,9 @@ class Batches:
             return first
         mixed = []
         for one, other in zip(first, self._take(self.mate), strict=True):
-            s = self.mix.view(-1, *[1] * (one.ndim - 1)).to(one.dtype)
-            mixed.append(s * one + (1 - s) * other)
+            share = self.mix.view(-1, *[1] * (one.ndim - 1))
+            # Token ids become whole again, as in the paper's code, where the table's lookup rounds them down.
+            mixed.append((other + share * (one.to(share.dtype) - other)).to(one.dtype))
         return mixed[0], mixed[1], mixed[2]
 
     def copy(self) -> Batches:
