@@ -62,7 +62,7 @@ def plain_training(template, X, task, *, epochs, patience=5, batch_size=32, squa
                 share = draws.mixup_shares(keys(task.seed), torch.tensor([task.mixing]), epoch, steps)[0, b]
                 other = mate.split(batch_size)[b]
                 x, t, w = (
-                    share * a + (1 - share) * o
+                    o + share * (a - o)  # equal tokens stay what they are
                     for a, o in ((x, X[rows[other]]), (t, targets[other]), (w, weights[other]))
                 )
             for module in modules:

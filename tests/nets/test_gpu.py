@@ -12,6 +12,7 @@ from lowchurn.nets._stacks._convnet_gpu import GpuConvnetStack
 from lowchurn.nets.networks import convnet, fcn, transformer
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
 from tests.nets.test_train import SETTINGS, WORLDS, make_tasks
+from tests.nets.transformer_twins import relative_errors
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -198,6 +199,34 @@ def test_transformers():
     network, (X, y) = WORLDS["transformer"]
     compare(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3)], 5e-2, epochs=2)
     assert isinstance(network, type(transformer(1)))
+
+
+@pytest.mark.parametrize(("size", "length"), [(1, 200), (1, 31), (2, 100)])
+def test_kernels_of_transformers_give_the_gradients_of_plain_ones(size, length):
+    """With products in full precision, so that an error of 1e-4 is a mistake."""
+    errors = relative_errors(size, models=3, rows=5, length=length, vocabulary=500, device="cuda", low=torch.float32)
+    assert max(errors.values()) < 1e-4, errors
+
+
+@pytest.mark.parametrize(("size", "rows"), [(1, 32), (2, 7), (4, 32), (16, 3)])
+def test_transformers_in_bfloat16(size, rows):
+    errors = relative_errors(size, models=2, rows=rows, length=200, vocabulary=500, device="cuda", low=torch.bfloat16)
+    assert max(errors.values()) < 0.1, errors  # bfloat16 keeps 8 bits
+
+
+def test_transformers_repeat_and_neighbours_do_not_matter():
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(2000, size=(200, 200)), rng.integers(3, size=200)
+    X[:, 150:] = 0  # many equal tokens
+    network = transformer(1, classes=3, vocabulary=2000)
+    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3)] * 8)
+    options = {"epochs": 2, "device": "cuda", "precision": "bfloat16"}
+    together = train(network, X, tasks, **options)
+    again = train(network, X, tasks, **options)
+    apart = train(network, X, tasks, memory_limit=1.0, **options)
+    for name, value in together.state.items():
+        assert torch.equal(value, again.state[name]), f"{name} does not repeat"
+        assert torch.equal(value, apart.state[name]), f"{name} depends on neighbours"
 
 
 def test_any_module():

@@ -102,6 +102,20 @@ def test_models_that_only_predict_have_no_optimiser_state(kind):
     assert copies * weights <= bytes_held() - before < (copies + 0.5) * weights
 
 
+@pytest.mark.parametrize("wrong", [-1, 11])
+def test_tokens_outside_the_vocabulary_are_refused(wrong):
+    """They would be looked up in the table of the next model of the stack."""
+    X = np.zeros((12, 4), dtype=int)
+    task = Task(np.arange(6), np.eye(3)[np.arange(6) % 3], np.arange(6, 9), np.eye(3)[np.arange(3)])
+    network = transformer(1, length=4, classes=3, vocabulary=11)
+    trained = train(network, X, [task] * 2, epochs=1, device="cpu")
+    X[5, 3] = wrong
+    with pytest.raises(ValueError, match=f"tokens must be in 0 .. 10, the vocabulary, got {wrong}"):
+        train(network, X, [task] * 2, epochs=1, device="cpu")
+    with pytest.raises(ValueError, match="tokens must be"):
+        trained.predict(X)
+
+
 def test_float32_kernels_notice_what_diverges():
     X = np.full((20, 3), 1e30, dtype="float32")
     task = Task(np.arange(10), np.eye(2)[np.arange(10) % 2], np.arange(10, 20), np.eye(2)[np.arange(10) % 2])

@@ -132,8 +132,7 @@ CASES = [(world, False) for world in WORLDS] + [(world, True) for world in ("fcn
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention under vmap: slow, but right
 def test_every_strategy_equals_a_plain_loop(world, generic):
     network, (X, y) = WORLDS[world]
-    settings = [s for s in SETTINGS if not (world == "transformer" and s.mixing)]
-    tasks = make_tasks(network, X, y, settings)
+    tasks = make_tasks(network, X, y, SETTINGS)
     options = {"epochs": 3, "batch_size": 16}
     trained = train(network, X, tasks, device="cpu", dtype="float64", generic=generic, **options)
     for i, task in enumerate(tasks):
@@ -219,8 +218,7 @@ def test_residual_networks_train_through_the_generic_path():
 @pytest.mark.parametrize("world", ["fcn", "convnet", "transformer", "own"])
 def test_a_model_does_not_depend_on_its_neighbours(world):
     network, (X, y) = WORLDS[world]
-    settings = [s for s in SETTINGS if not (world == "transformer" and s.mixing)]
-    tasks = make_tasks(network, X, y, settings)
+    tasks = make_tasks(network, X, y, SETTINGS)
     options = {"epochs": 4, "patience": 1, "device": "cpu", "dtype": "float64"}
     together = train(network, X, tasks, **options)
     again = train(network, X, tasks, **options)

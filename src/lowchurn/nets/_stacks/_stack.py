@@ -72,7 +72,11 @@ class Batches:
 
     def _mixed(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         assert self.mix is not None
-        share = self.mix.view(-1, *[1] * (one.ndim - 1)).to(one.dtype)
+        share = self.mix.view(-1, *[1] * (one.ndim - 1))
+        if not one.is_floating_point():
+            # Token ids become whole again, as in the paper's code, where the table's lookup rounds them down.
+            return (other + share * (one - other)).to(one.dtype)
+        share = share.to(one.dtype)
         return share * one + (1 - share) * other
 
     def copy(self) -> Batches:
