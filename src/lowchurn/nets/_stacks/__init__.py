@@ -10,9 +10,10 @@ from torch import nn
 from lowchurn.nets._stacks._convnet import ConvnetStack
 from lowchurn.nets._stacks._fcn import CpuFcnStack, GpuFcnStack
 from lowchurn.nets._stacks._module import ModuleStack
+from lowchurn.nets._stacks._resnet import ResnetStack
 from lowchurn.nets._stacks._stack import Batches, Settings, Stack, State
 from lowchurn.nets._stacks._transformer import TransformerStack
-from lowchurn.nets.networks import Convnet, Fcn, Transformer
+from lowchurn.nets.networks import Convnet, Fcn, Resnet, Transformer
 
 __all__ = ["Batches", "Settings", "Stack", "State", "make_stack"]
 
@@ -32,6 +33,9 @@ def make_stack(module: nn.Module, params: State, buffers: State, settings: Setti
             return ConvnetStack(params, settings)
         if type(module) is Transformer:
             return TransformerStack(module, params, settings)
+        if type(module) is Resnet:
+            fused = settings.device.type == "cuda" and settings.dtype == torch.float32 and _installed("triton")
+            return ResnetStack(module, params, buffers, settings, fused)
     return ModuleStack(module, params, buffers, settings)
 
 
