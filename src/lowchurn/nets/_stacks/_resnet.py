@@ -109,6 +109,8 @@ class ResnetStack(FlatStack):
 
     def _layer(self, layer: Layer, x: torch.Tensor) -> Saved:
         conv, norm = layer
+        if x[0, ..., 0].numel() == 1:
+            raise ValueError("train: batch normalisation needs more than 1 value per channel. Use larger batches.")
         y, coefs = self.ops.conv_norm(
             x,
             self.low[f"{conv}.weight"],
