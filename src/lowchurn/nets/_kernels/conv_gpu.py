@@ -429,13 +429,11 @@ def first_conv_weight_grad(x, g, which, pad, side):
 def adam(w, m, v, g, rate, copy):
     """Keras's Adam on flat float32 buffers; ``copy`` receives the rounded weights."""
     size = w.numel()
-    rate = torch.full((), rate, device=w.device)
     _adam[(triton.cdiv(size, 1024),)](w, m, v, g, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
 
 
 def dense_grad_adam(x, d, w, m, v, rate, copy):
     """Fused weight gradient (x^T d) and Adam of w (K, n_in, n_out); ``copy`` receives the rounded weights."""
-    rate = torch.full((), rate, device=w.device)
     k, rows, n_in = x.shape
     n_out = d.shape[-1]
     cfg = TILES["dense_adam"]

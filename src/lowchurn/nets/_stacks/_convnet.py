@@ -54,6 +54,10 @@ class ConvnetStack(FlatStack):
         super().__init__({name: params[name] for name in sorted(params, key=lambda name: name == LARGEST)}, settings)
 
     @property
+    def recordable(self) -> bool:  # type: ignore[override]
+        return self.kernels is not None
+
+    @property
     def compute(self) -> torch.dtype:
         """The precision of the products."""
         return torch.bfloat16 if self.kernels else self.layout.flat.dtype
@@ -175,7 +179,7 @@ class ConvnetStack(FlatStack):
 
     def _fused_adam(self, kernels: ModuleType, flat: torch.Tensor, at_flat: torch.Tensor) -> None:
         """Adam over all but the largest layer, then over that layer, whose gradient is ``flat.mT @ at_flat``."""
-        rate, split = self.rate(), self.layout.offsets[LARGEST]
+        rate, split = self.step_size, self.layout.offsets[LARGEST]
         buffers = [self.layout.flat, *(moment["flat"] for moment in self.moments)]
         assert self.rounded is not None
         kernels.adam(*(buffer[:split] for buffer in buffers), self.gradient, rate, self.rounded[:split])

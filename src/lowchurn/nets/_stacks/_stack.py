@@ -9,7 +9,9 @@ from __future__ import annotations
 import abc
 import copy
 import math
-from dataclasses import dataclass
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -46,18 +48,34 @@ class Batches:
     mix: torch.Tensor | None = None  # (K, steps), the share of the first in each batch
     coupling: torch.Tensor | None = None  # (K / 2,): models 2p and 2p + 1 are twins with this share between them
 
-    def batch(self, step: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Inputs (K, B, ...), targets (K, B, m) and weights (K, B) of one step; the last one may be partial."""
+    def step(self, step: int, size: int) -> Batches:
+        """One step of the epoch; the last one may be smaller."""
         part = slice(step * size, (step + 1) * size)
-        first = self._take(self.order[:, part])
+        if self.mate is None or self.mix is None:
+            return replace(self, order=self.order[:, part])
+        return replace(self, order=self.order[:, part], mate=self.mate[:, part], mix=self.mix[:, step : step + 1])
+
+    def batch(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Inputs (K, B, ...), targets (K, B, m) and weights (K, B) of what is one step."""
+        first = self._take(self.order)
         if self.mate is None or self.mix is None:
             return first
-        share = self.mix[:, step]
         mixed = []
-        for one, other in zip(first, self._take(self.mate[:, part]), strict=True):
-            s = share.view(-1, *[1] * (one.ndim - 1)).to(one.dtype)
+        for one, other in zip(first, self._take(self.mate), strict=True):
+            s = self.mix.view(-1, *[1] * (one.ndim - 1)).to(one.dtype)
             mixed.append(s * one + (1 - s) * other)
         return mixed[0], mixed[1], mixed[2]
+
+    def copy(self) -> Batches:
+        """The same in memory of its own; the pool is shared."""
+        own = {name: value.clone() for name, value in vars(self).items() if name != "pool" and value is not None}
+        return replace(self, **own)
+
+    def take(self, other: Batches, names: Sequence[str]) -> None:
+        """Overwrite some of the tensors, those that are there."""
+        for name in names:
+            if (own := getattr(self, name)) is not None:
+                own.copy_(getattr(other, name))
 
     def _take(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         wide = positions.unsqueeze(-1).expand(-1, -1, self.targets.shape[-1])
@@ -137,12 +155,33 @@ class Stack(abc.ABC):
 class StepStack(Stack):
     """A stack that trains batch by batch: forward to logits, the loss's gradient there, backward, Adam."""
 
+    recordable = False  # whether a step on a GPU reads nothing from the host but what `step_size` has on the device
+    recorded: RecordedStep | None = None
+
     def train_epoch(self, batches: Batches) -> None:
-        size = self.settings.batch_size
-        for step in range(math.ceil(batches.order.shape[1] / size)):
-            x, targets, weights = batches.batch(step, size)
+        size, rows = self.settings.batch_size, batches.order.shape[1]
+        if self.recorded is not None:
+            self.recorded.inputs.take(batches, ("rows", "targets", "weights", "coupling"))
+        for number in range(math.ceil(rows / size)):
+            part = batches.step(number, size)
             self.steps += 1
-            self.step(x, targets, weights, batches.coupling)
+            if self.recordable:
+                self.step_size.fill_(self.rate())
+            if self.recorded is not None and part.order.shape[1] == size:
+                self.recorded.replay(part)
+                continue
+            self.step(*part.batch(), part.coupling)
+            if self.recordable and self.recorded is None and part.order.shape[1] == size:
+                self.recorded = RecordedStep(self, part)  # behind a step that has made all that it needs
+
+    @cached_property
+    def step_size(self) -> torch.Tensor:
+        """Adam's step size on the device."""
+        return torch.zeros((), device=self.settings.device)
+
+    def keep(self, index: torch.Tensor) -> None:
+        self.recorded = None
+        super().keep(index)
 
     @abc.abstractmethod
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
@@ -176,6 +215,33 @@ class StepStack(Stack):
             m.lerp_(gradient, 1 - BETA1)
             v.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
             self.weights[name].addcdiv_(m, v.sqrt().add_(EPSILON), value=-rate)
+
+
+class RecordedStep:
+    """One step of a stack as a CUDA graph: launched as one, where its kernels one by one would keep the CPU busy.
+
+    The kernels are the same, and so are the results. The inputs of a step are copied to where the graph reads them.
+    """
+
+    recording = threading.Lock()  # one at a time, since the memory of all graphs comes from one allocator
+
+    def __init__(self, stack: StepStack, batches: Batches) -> None:
+        self.inputs = batches.copy()
+        self.graph = torch.cuda.CUDAGraph()
+        now, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        aside.wait_stream(now)
+        with self.recording, torch.cuda.stream(aside):
+            self.graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                stack.step(*self.inputs.batch(), self.inputs.coupling)
+            finally:
+                self.graph.capture_end()
+        now.wait_stream(aside)
+
+    def replay(self, batches: Batches) -> None:
+        """Train on the batch of one step."""
+        self.inputs.take(batches, ("order", "mate", "mix"))
+        self.graph.replay()
 
 
 class FlatParameters:
@@ -230,6 +296,7 @@ class FlatStack(StepStack):
         return self.layout.views(self.gradient)
 
     def keep(self, index: torch.Tensor) -> None:
+        self.recorded = None
         views = self.layout.views
         kept = []
         for tensors in (self.weights, *self._made_moments()):
