@@ -65,6 +65,15 @@ class ResnetStack(FlatStack):
         super().__init__(params, settings, buffers)
 
     @property
+    def recordable(self) -> bool:  # type: ignore[override]
+        return self.rounded is not None
+
+    def row_bytes(self, pool: torch.Tensor) -> int:
+        # The inputs, the shortcut and the outputs of a block of the first stage, and in plain torch its windows.
+        channels = 4 * 256 if self.rounded is not None else 4 * 256 + 2 * 9 * 64
+        return channels * pool.shape[1] * pool.shape[2] * self.compute.itemsize
+
+    @property
     def compute(self) -> torch.dtype:
         """The precision of activations and products."""
         return self.layout.flat.dtype if self.ops is _resnet_plain else torch.bfloat16
@@ -99,29 +108,22 @@ class ResnetStack(FlatStack):
         return self._head(x)[0]
 
     def _folded(self, layer: Layer, x: torch.Tensor, add: torch.Tensor | None = None, relu: bool = True) -> torch.Tensor:
-        mean = self.buffers[f"{layer.norm}.running_mean"] - self.params[f"{layer.conv}.bias"]
-        inverse = torch.rsqrt(self.buffers[f"{layer.norm}.running_var"] + self.epsilon)
-        scale = self.params[f"{layer.norm}.weight"] * inverse
-        coefs = torch.stack([mean, inverse, scale, self.params[f"{layer.norm}.bias"] - mean * scale], dim=1)
-        return self.ops.conv_affine(x, self.low[f"{layer.conv}.weight"], coefs, add, relu)
+        weight = self.low[f"{layer.conv}.weight"]
+        return self.ops.conv_folded(x, weight, self._norm(layer), self.epsilon, add, relu)
+
+    def _norm(self, layer: Layer) -> _resnet_plain.Norm:
+        conv, norm = layer
+        names = (f"{norm}.weight", f"{norm}.bias", f"{conv}.bias")
+        running = (f"{norm}.running_mean", f"{norm}.running_var")
+        return _resnet_plain.Norm(*(self.params[name] for name in names), *(self.buffers[name] for name in running))
 
     # training: normalisations by the batch
 
     def _layer(self, layer: Layer, x: torch.Tensor) -> Saved:
-        conv, norm = layer
         if x[0, ..., 0].numel() == 1:
             raise ValueError("train: batch normalisation needs more than 1 value per channel. Use larger batches.")
-        y, coefs = self.ops.conv_norm(
-            x,
-            self.low[f"{conv}.weight"],
-            self.params[f"{conv}.bias"],
-            (self.params[f"{norm}.weight"], self.params[f"{norm}.bias"]),
-            self.buffers[f"{norm}.running_mean"],
-            self.buffers[f"{norm}.running_var"],
-            self.epsilon,
-            self.momentum,
-        )
-        return Saved(x, y, coefs)
+        weight = self.low[f"{layer.conv}.weight"]
+        return Saved(x, *self.ops.conv_norm(x, weight, self._norm(layer), self.epsilon, self.momentum))
 
     def _block(self, block: Block, x: torch.Tensor) -> tuple[torch.Tensor, SavedBlock]:
         size = (x.shape[2], x.shape[3])
@@ -156,7 +158,7 @@ class ResnetStack(FlatStack):
             self.adam({"flat": self.gradient})
         else:
             moments = (moment["flat"] for moment in self.moments)
-            self.ops.adam(self.layout.flat, *moments, self.gradient, self.rate(), self.rounded)
+            self.ops.adam(self.layout.flat, *moments, self.gradient, self.step_size, self.rounded)
 
     def _head_gradients(self, slope: torch.Tensor, pooled: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Fill in the last layer's gradients; return the one before the relu that made x."""

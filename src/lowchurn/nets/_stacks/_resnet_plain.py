@@ -6,8 +6,20 @@ product is a ``bmm`` over models. The Triton kernels of ``_kernels/resnet_gpu.py
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
+
+
+class Norm(NamedTuple):
+    """A normalisation of each model, all (K, N): its scale and shift, the bias ahead of it, running mean and variance."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    conv_bias: torch.Tensor
+    mean: torch.Tensor
+    var: torch.Tensor
 
 
 def _windows(x: torch.Tensor, side: int) -> torch.Tensor:
@@ -26,36 +38,34 @@ def conv(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def conv_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    conv_bias: torch.Tensor,
-    norm: tuple[torch.Tensor, torch.Tensor],
-    running_mean: torch.Tensor,
-    running_var: torch.Tensor,
-    epsilon: float,
-    momentum: float,
+    x: torch.Tensor, weight: torch.Tensor, norm: Norm, epsilon: float, momentum: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The convolution of x, and (mean, 1 / deviation, scale, shift) of the normalisation behind it: (K, 4, N)."""
     y = conv(x, weight)
     flat = y.flatten(1, 3)
     var, mean = torch.var_mean(flat, 1, correction=0)
-    running_mean.lerp_(mean + conv_bias, momentum)
-    running_var.lerp_(var * (flat.shape[1] / (flat.shape[1] - 1)), momentum)
+    norm.mean.lerp_(mean + norm.conv_bias, momentum)
+    norm.var.lerp_(var * (flat.shape[1] / (flat.shape[1] - 1)), momentum)
     inverse = torch.rsqrt(var + epsilon)
-    scale = norm[0] * inverse
-    return y, torch.stack([mean, inverse, scale, norm[1] - mean * scale], dim=1)
+    scale = norm.weight * inverse
+    return y, torch.stack([mean, inverse, scale, norm.bias - mean * scale], dim=1)
 
 
-def _affine(y: torch.Tensor, coefs: torch.Tensor) -> torch.Tensor:
-    scale, shift = coefs[:, 2:, None, None, None].unbind(1)
-    return torch.addcmul(shift, y, scale)
+def _affine(y: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    return torch.addcmul(shift[:, None, None, None], y, scale[:, None, None, None])
 
 
-def conv_affine(
-    x: torch.Tensor, weight: torch.Tensor, coefs: torch.Tensor, add: torch.Tensor | None = None, relu: bool = True
+def conv_folded(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    norm: Norm,
+    epsilon: float,
+    add: torch.Tensor | None = None,
+    relu: bool = True,
 ) -> torch.Tensor:
-    """The convolution of x with the normalisation's scale and shift, the shortcut and relu."""
-    y = _affine(conv(x, weight), coefs)
+    """The convolution of x, normalised by running statistics, with the shortcut and relu."""
+    scale = norm.weight * torch.rsqrt(norm.var + epsilon)
+    y = _affine(conv(x, weight), scale, norm.bias + (norm.conv_bias - norm.mean) * scale)
     y = y if add is None else y.add_(add)
     return y.relu_() if relu else y
 
@@ -64,9 +74,9 @@ def apply(
     y: torch.Tensor, coefs: torch.Tensor, add: torch.Tensor | None = None, add_coefs: torch.Tensor | None = None
 ) -> torch.Tensor:
     """``relu(scale * y + shift + add)``, where ``add`` may have a normalisation of its own."""
-    out = _affine(y, coefs)
+    out = _affine(y, coefs[:, 2], coefs[:, 3])
     if add is not None:
-        out += add if add_coefs is None else _affine(add, add_coefs)
+        out += add if add_coefs is None else _affine(add, add_coefs[:, 2], add_coefs[:, 3])
     return out.relu_()
 
 
