@@ -15,7 +15,12 @@ from lowchurn.nets._stacks._stack import Batches, Settings, Stack, State
 from lowchurn.nets._stacks._transformer import TransformerStack
 from lowchurn.nets.networks import Convnet, Fcn, Resnet, Transformer
 
-__all__ = ["Batches", "Settings", "Stack", "State", "make_stack"]
+__all__ = ["Batches", "Settings", "Stack", "State", "copies_held", "make_stack"]
+
+
+def copies_held(module: nn.Module, generic: bool) -> float:
+    """How often a stack in training holds each number of a forward pass; a generous estimate."""
+    return 1.5 if type(module) is Resnet and not generic else 8
 
 
 def make_stack(module: nn.Module, params: State, buffers: State, settings: Settings, generic: bool = False) -> Stack:

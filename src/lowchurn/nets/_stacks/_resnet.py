@@ -107,7 +107,9 @@ class ResnetStack(FlatStack):
             x = self._folded(block.layers[2], x, shortcut)
         return self._head(x)[0]
 
-    def _folded(self, layer: Layer, x: torch.Tensor, add: torch.Tensor | None = None, relu: bool = True) -> torch.Tensor:
+    def _folded(
+        self, layer: Layer, x: torch.Tensor, add: torch.Tensor | None = None, relu: bool = True
+    ) -> torch.Tensor:
         weight = self.low[f"{layer.conv}.weight"]
         return self.ops.conv_folded(x, weight, self._norm(layer), self.epsilon, add, relu)
 

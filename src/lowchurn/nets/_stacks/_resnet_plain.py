@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 
 class Norm(NamedTuple):
-    """A normalisation of each model, all (K, N): its scale and shift, the bias ahead of it, running mean and variance."""
+    """A normalisation, all (K, N): its scale and shift, the bias ahead of it, its running mean and variance."""
 
     weight: torch.Tensor
     bias: torch.Tensor
