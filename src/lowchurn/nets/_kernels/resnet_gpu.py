@@ -17,7 +17,7 @@ import triton.language as tl
 
 from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
 
-# One compiled kernel serves any number of rows and any size of images.
+# One compiled kernel serves any number of rows.
 jit = triton.jit(do_not_specialize=["M", "H", "W", "EACH", "SPLITS", "parts"])
 
 
@@ -99,8 +99,8 @@ def _conv(
 
 @jit
 def _weight_grad(
-    x_ptr, d_ptr, out_ptr, M, H, W, C, N, EACH, SPLITS, SIDE: tl.constexpr, EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
+    x_ptr, d_ptr, out_ptr, M, C, N, EACH, SPLITS, H: tl.constexpr, W: tl.constexpr, SIDE: tl.constexpr,
+    EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Sum over a part of the positions of window (one tap, C channels) times gradient at the outputs (N)."""
     model = tl.program_id(1).to(tl.int64)
@@ -385,13 +385,14 @@ def weight_grad(x, d, out):
     steps = triton.cdiv(positions, block_m)
     splits = max(1, min(triton.next_power_of_2(triton.cdiv(32, tiles)), steps // 8))
     part = out if splits == 1 else torch.empty(models, splits, out[0].numel(), device=x.device)
+    size = {"H": height, "W": width} if side > 1 else {"H": 1, "W": 1}  # divisions inside the loop
     _weight_grad[(tiles * splits, models)](
-        x, d, part, positions, height, width, inputs, outputs, triton.cdiv(steps, splits), splits, SIDE=side,
+        x, d, part, positions, inputs, outputs, triton.cdiv(steps, splits), splits, SIDE=side, **size,
         EVEN=inputs % block_c == 0 and outputs % block_n == 0, **tile,
     )  # fmt: skip
     if splits > 1:
-        size = out[0].numel()
-        _add_parts[(triton.cdiv(size, 1024), models)](part, out, size, splits, BLOCK=1024, num_warps=4)
+        count = out[0].numel()
+        _add_parts[(triton.cdiv(count, 1024), models)](part, out, count, splits, BLOCK=1024, num_warps=4)
 
 
 def _elements(positions, channels):
