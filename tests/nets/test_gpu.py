@@ -218,7 +218,7 @@ def test_fused_residual_networks_give_the_gradients_of_plain_ones():
     for precision in ("ieee", "bfloat16"):
         buffers = fresh_buffers(network, 3, device, torch.float32)
         settings = Settings(device, torch.float32, precision=precision)
-        stack = stacks[precision] = ResnetStack(network, params, buffers, settings, fused=True)
+        stack = stacks[precision] = ResnetStack(network, params, buffers, settings)
         stack.steps = 1
         stack.step(x, targets, weights, None)
     assert [stack.ops is _resnet_plain for stack in stacks.values()] == [True, False]

@@ -15,7 +15,7 @@ from lowchurn.nets._stacks._stack import Batches, Settings, Stack, State
 from lowchurn.nets._stacks._transformer import TransformerStack
 from lowchurn.nets.networks import Convnet, Fcn, Resnet, Transformer
 
-__all__ = ["Batches", "Settings", "Stack", "State", "copies_held", "make_stack"]
+__all__ = ["Batches", "ResnetStack", "Settings", "Stack", "State", "copies_held", "make_stack"]
 
 
 def copies_held(module: nn.Module, generic: bool) -> float:
@@ -39,8 +39,7 @@ def make_stack(module: nn.Module, params: State, buffers: State, settings: Setti
         if type(module) is Transformer:
             return TransformerStack(module, params, settings)
         if type(module) is Resnet:
-            fused = settings.device.type == "cuda" and settings.dtype == torch.float32 and _installed("triton")
-            return ResnetStack(module, params, buffers, settings, fused)
+            return ResnetStack(module, params, buffers, settings)
     return ModuleStack(module, params, buffers, settings)
 
 

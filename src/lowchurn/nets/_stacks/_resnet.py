@@ -10,6 +10,8 @@ gradient is exactly zero, and it counts in the running mean.
 
 from __future__ import annotations
 
+import importlib.util
+import math
 from types import ModuleType
 from typing import NamedTuple
 
@@ -54,9 +56,10 @@ class SavedBlock(NamedTuple):
 class ResnetStack(FlatStack):
     """K networks of :func:`~lowchurn.nets.networks.resnet`."""
 
-    def __init__(self, module: Resnet, params: State, buffers: State, settings: Settings, fused: bool) -> None:
+    def __init__(self, module: Resnet, params: State, buffers: State, settings: Settings) -> None:
         self.ops: ModuleType = _resnet_plain
-        if fused and settings.precision in ("auto", "bfloat16"):
+        fast = settings.device.type == "cuda" and settings.dtype == torch.float32
+        if fast and settings.precision in ("auto", "bfloat16") and importlib.util.find_spec("triton") is not None:
             from lowchurn.nets._kernels import resnet_gpu
 
             self.ops = resnet_gpu
@@ -141,6 +144,25 @@ class ResnetStack(FlatStack):
         return out, SavedBlock(size, (first, second, third), shortcut)
 
     @torch.no_grad()
+    def renew_statistics(self, pool: torch.Tensor, rows: torch.Tensor) -> None:
+        """Set running statistics to plain averages over batches of each model's rows (K, n) of a pool."""
+        for value in self.buffers.values():
+            value.zero_()
+        usual = self.momentum
+        # Parts of nearly the same size: a last batch of a single row could not be normalised.
+        for seen, part in enumerate(torch.tensor_split(rows, math.ceil(rows.shape[1] / self.settings.batch_size), 1)):
+            self.momentum = 1 / (seen + 1)
+            stem = self._layer(STEM, pool[part].to(self.compute))
+            x = self.ops.apply(stem.y, stem.coefs)
+            for block in self.blocks:
+                x, _ = self._block(block, x)
+            self._count_batch()
+        self.momentum = usual
+
+    def _count_batch(self) -> None:
+        torch._foreach_add_([b for name, b in self.buffers.items() if name.endswith("num_batches_tracked")], 1)
+
+    @torch.no_grad()
     def step(
         self, x: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, coupling: torch.Tensor | None
     ) -> None:
@@ -155,7 +177,7 @@ class ResnetStack(FlatStack):
         for block in reversed(self.blocks):
             g = self._block_gradients(block, saved.pop(), g)
         self._layer_gradients(STEM, stem, g)
-        torch._foreach_add_([b for name, b in self.buffers.items() if name.endswith("num_batches_tracked")], 1)
+        self._count_batch()
         if self.rounded is None:
             self.adam({"flat": self.gradient})
         else:
