@@ -5,12 +5,14 @@ import pytest
 import torch
 
 from lowchurn.nets import Task, train
-from lowchurn.nets._initial_weights import fresh_state
-from lowchurn.nets._stacks import Batches, Settings, make_stack
+from lowchurn.nets._initial_weights import fresh_buffers, fresh_state
+from lowchurn.nets._stacks import Batches, Settings, _resnet_plain, make_stack
 from lowchurn.nets._stacks._convnet import LARGEST, ConvnetStack
 from lowchurn.nets._stacks._convnet_gpu import GpuConvnetStack
+from lowchurn.nets._stacks._resnet import ResnetStack
 from lowchurn.nets.networks import convnet, fcn, transformer
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
+from tests.nets.test_stacks import short_resnet
 from tests.nets.test_train import SETTINGS, WORLDS, make_tasks
 from tests.nets.transformer_twins import relative_errors
 
@@ -193,6 +195,96 @@ def test_fresh_weights_are_those_of_the_cpu(dtype):
     there = fresh_state(network, network, seeds.cuda(), dtype)
     for name, value in here.items():
         assert torch.equal(there[name].cpu(), value), name
+
+
+LAYERS = [(3, 64, 3), (64, 64, 3), (256, 256, 3), (64, 256, 1), (2048, 512, 1), (100, 70, 1)]  # inputs, outputs, side
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "side"), LAYERS)
+@pytest.mark.parametrize("size", [(4, 4), (5, 7), (16, 16)])
+def test_fused_layers_of_residual_networks(inputs, outputs, side, size):
+    """Each kernel against plain torch in double precision, on the same numbers, which are rounded to bfloat16."""
+    from lowchurn.nets._kernels import resnet_gpu
+
+    make = torch.Generator("cuda").manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(3, *shape, device="cuda", generator=make)
+
+    def both(name, *args):
+        """Call both; what they return and what they write into must agree."""
+        exact = [type(a)(*(v.double() for v in a)) if isinstance(a, tuple) else a for a in args]
+        exact = [a.double() if isinstance(a, torch.Tensor) else a for a in exact]
+        got, expected = getattr(resnet_gpu, name)(*args), getattr(_resnet_plain, name)(*exact)
+        for one, two in zip(flat([got, *args]), flat([expected, *exact]), strict=True):
+            assert (one.double() - two).norm() <= 4e-3 * two.norm(), name
+        return got
+
+    def flat(values):
+        """The tensors among values, and those in their tuples."""
+        parts = (value if isinstance(value, tuple) else (value,) for value in values)
+        return [part for some in parts for part in some if isinstance(part, torch.Tensor)]
+
+    x = draw(9, *size, inputs).relu().bfloat16()
+    weight = (draw(side, side, inputs, outputs) / (side * inputs**0.5)).bfloat16()
+    g, add = draw(9, *size, outputs).bfloat16(), draw(9, *size, outputs).bfloat16()
+    norm = _resnet_plain.Norm(*(draw(outputs).abs() for _ in range(5)))
+    y, coefs = both("conv_norm", x, weight, norm, 1e-5, 0.1)
+    both("conv_folded", x, weight, norm, 1e-5)
+    both("conv_folded", x, weight, norm, 1e-5, add, False)
+    for shortcut in ((), (add,), (add, draw(4, outputs))):
+        both("apply", y, coefs, *shortcut)
+    both("input_grad", g, weight)
+    both("input_grad", g, weight, x, x)
+    both("weight_grad", x, g, draw(side, side, inputs, outputs))
+    both("norm_grad", g, y, coefs, draw(outputs), draw(outputs))
+
+
+def test_residual_networks_in_float32():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 8, 8, 3)), rng.integers(3, size=90)
+    network = short_resnet((8, 8, 3), 3, 2)
+    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)])
+    options = {"epochs": 1, "precision": "float32"}
+    gpu, cpu = (train(network, X, tasks, device=device, **options) for device in ("cuda", "cpu"))
+    np.testing.assert_allclose(gpu.loss, cpu.loss, rtol=1e-3)
+
+
+def test_fused_residual_networks_give_the_gradients_of_plain_ones():
+    rng = np.random.default_rng(0)
+    network, device = short_resnet((16, 16, 3), 3, 4), torch.device("cuda")
+    params = fresh_state(network, network, torch.arange(3, device=device), torch.float32)
+    x = torch.tensor(rng.normal(size=(3, 20, 16, 16, 3)), device=device, dtype=torch.float32)
+    targets = torch.tensor(rng.dirichlet(np.ones(3), size=(3, 20)), device=device, dtype=torch.float32)
+    weights = torch.tensor(rng.uniform(size=(3, 20)), device=device, dtype=torch.float32)
+    stacks = {}
+    for precision in ("ieee", "bfloat16"):
+        buffers = fresh_buffers(network, 3, device, torch.float32)
+        settings = Settings(device, torch.float32, precision=precision)
+        stack = stacks[precision] = ResnetStack(network, params, buffers, settings)
+        stack.steps = 1
+        stack.step(x, targets, weights, None)
+    assert [stack.ops is _resnet_plain for stack in stacks.values()] == [True, False]
+    for name, exact in stacks["ieee"].slopes.items():
+        error = (stacks["bfloat16"].slopes[name] - exact).norm()
+        # A change of the last bit of the inputs grows from layer to layer until it reaches the first weights.
+        assert error <= 0.3 * exact.norm(), f"{name}: {error / exact.norm()}"
+
+
+def test_neighbours_and_recording_do_not_matter_to_residual_networks(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(110, 8, 8, 3)), rng.integers(3, size=110)
+    network = short_resnet((8, 8, 3), 3, 4)
+    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)])
+    options = {"epochs": 5, "patience": 1, "batch_size": 16, "device": "cuda"}
+    together, again = (train(network, X, tasks, **options) for _ in range(2))
+    apart = train(network, X, tasks, memory_limit=1.0, **options)
+    monkeypatch.setattr(ResnetStack, "recordable", False)
+    one_by_one = train(network, X, tasks, **options)
+    for other in (again, apart, one_by_one):
+        for name, value in together.state.items():
+            assert torch.equal(other.state[name], value), name
+        np.testing.assert_array_equal(other.logits(X), together.logits(X))
 
 
 def test_transformers():

@@ -11,11 +11,17 @@ from lowchurn.nets._stacks._convnet import ConvnetStack
 from lowchurn.nets._stacks._convnet_gpu import GpuConvnetStack
 from lowchurn.nets._stacks._fcn import CpuFcnStack, GpuFcnStack
 from lowchurn.nets._stacks._module import ModuleStack
+from lowchurn.nets._stacks._resnet import ResnetStack
 from lowchurn.nets._stacks._stack import Batches, Settings, Stack, State
 from lowchurn.nets._stacks._transformer import TransformerStack
-from lowchurn.nets.networks import Convnet, Fcn, Transformer
+from lowchurn.nets.networks import Convnet, Fcn, Resnet, Transformer
 
-__all__ = ["Batches", "Settings", "Stack", "State", "make_stack"]
+__all__ = ["Batches", "ResnetStack", "Settings", "Stack", "State", "copies_held", "make_stack"]
+
+
+def copies_held(module: nn.Module, generic: bool) -> float:
+    """How often a stack in training holds each number of a forward pass; a generous estimate."""
+    return 1.5 if type(module) is Resnet and not generic else 8
 
 
 def make_stack(module: nn.Module, params: State, buffers: State, settings: Settings, generic: bool = False) -> Stack:
@@ -37,6 +43,8 @@ def make_stack(module: nn.Module, params: State, buffers: State, settings: Setti
             return ConvnetStack(params, settings)
         if type(module) is Transformer:
             return TransformerStack(module, params, settings)
+        if type(module) is Resnet:
+            return ResnetStack(module, params, buffers, settings)
     return ModuleStack(module, params, buffers, settings)
 
 

@@ -295,9 +295,9 @@ class FlatParameters:
 class FlatStack(StepStack):
     """A stack whose weights, moments and gradients lie in flat buffers, each under the name "flat"."""
 
-    def __init__(self, params: State, settings: Settings) -> None:
+    def __init__(self, params: State, settings: Settings, buffers: State | None = None) -> None:
         self._lay_out(FlatParameters(params))
-        super().__init__({"flat": self.layout.flat}, settings)
+        super().__init__({"flat": self.layout.flat}, settings, buffers)
 
     def _lay_out(self, layout: FlatParameters) -> None:
         self.layout, self.views = layout, layout.views(layout.flat)
@@ -325,4 +325,6 @@ class FlatStack(StepStack):
         for tensors in (self.weights, *self._made_moments()):
             kept.append(FlatParameters({name: view[index] for name, view in views(tensors["flat"]).items()}))
             tensors["flat"] = kept[-1].flat
+        for name, value in self.buffers.items():
+            self.buffers[name] = value[index]
         self._lay_out(kept[0])
