@@ -143,8 +143,11 @@ class TransformerStack(FlatStack):
         x = (tokens.to(self.compute) + position).view(models, rows * length, width)
         qkv = dense(x, "qkv").view(models * rows, length, 3, self.heads, width)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
-        x = norm(x + dense(attended.reshape(models, rows * length, -1), "out"), "norm1")
+        if tokens.is_cuda:  # the gradient of torch's attention does not repeat there
+            attended = torch.softmax(q @ k.mT * width**-0.5, dim=-1) @ v
+        else:
+            attended = F.scaled_dot_product_attention(q, k, v)
+        x = norm(x + dense(attended.transpose(1, 2).reshape(models, rows * length, -1), "out"), "norm1")
         x = norm(x + dense(dense(x, "ff1").relu(), "ff2"), "norm2")
         pooled = x.view(models, rows, length, width).mean(2, dtype=self.settings.dtype)
         return self._head(pooled, params)
@@ -211,6 +214,6 @@ class TransformerStack(FlatStack):
     def _fused_adam(self, kernels: ModuleType, ids: torch.Tensor, back: torch.Tensor) -> None:
         rate, split = self.step_size, self.layout.offsets[TABLE]
         buffers = [self.layout.flat, *(moment["flat"] for moment in self.moments)]
-        kernels.adam(*(buffer[:split] for buffer in buffers), self.gradient, rate, self.rounded)
+        kernels.adam(self.gradient, *(buffer[:split] for buffer in buffers), self.rounded, rate)
         tables = [self.layout.views(buffer)[TABLE] for buffer in buffers]
         kernels.token_adam(*tables, kernels.sorted_tokens(ids, self.vocabulary), back, rate)
