@@ -76,11 +76,16 @@ class TransformerStack(FlatStack):
         return super().logits(pool, rows)
 
     def _check(self, pool: torch.Tensor) -> None:
-        """Refuse tokens that are not in the tables: they would be read from those of the next model."""
+        """Refuse what is not in the tables: it would be read from those of the next model."""
         least, most = (int(value) for value in pool.aminmax())
         if least < 0 or most >= self.vocabulary:
             wrong = least if least < 0 else most
             raise ValueError(f"train: tokens must be in 0 .. {self.vocabulary - 1}, the vocabulary, got {wrong}.")
+        length = self.params["position.weight"].shape[1]
+        if pool.shape[1] > length:
+            raise ValueError(
+                f"train: rows must have at most {length} tokens, the network's length, got {pool.shape[1]}."
+            )
 
     @torch.no_grad()
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
