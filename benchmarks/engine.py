@@ -56,7 +56,7 @@ WORK = {
     "convnet": Work("convnet-4 on 28 x 28 x 1", lambda: convnet(4), (28, 28, 1), 10),
     "colour": Work("convnet-4 on 32 x 32 x 3", lambda: convnet(4, shape=(32, 32, 3)), (32, 32, 3), 10),
     "transformer": Work("transformer-1 at length 200", lambda: transformer(1), (200,), 2, test=5000),
-    "resnet": Work("resnet-50 on 32 x 32 x 3", lambda: resnet(50), (32, 32, 3), 10, models=16, epochs=2),
+    "resnet": Work("resnet-50 on 32 x 32 x 3", lambda: resnet(50), (32, 32, 3), 10, models=32, epochs=5),
 }
 
 
@@ -370,18 +370,22 @@ def study_precision(title, network, data, models):
         )
 
 
-def study_precisions(inputs, models=128):
+def study_precisions(kinds, inputs, models):
     """Each family on stable training."""
-    study_precision("convnet-4 on scikit-learn's digits", convnet(4), digits(), models)
-    study_precision("transformer-1 on made text", transformer(1), words(), models)
-    if inputs:
-        study_precision("transformer-1 on IMDB", transformer(1), reviews(inputs), models)
+    if "convnet" in kinds:
+        study_precision("convnet-4 on scikit-learn's digits", convnet(4), digits(), models)
+    if "transformer" in kinds:
+        study_precision("transformer-1 on made text", transformer(1), words(), models)
+        if inputs:
+            study_precision("transformer-1 on IMDB", transformer(1), reviews(inputs), models)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--models", type=int, help="size of the stack of fcn-1000 (default 64 on a CPU, 4000 on a GPU)")
+    parser.add_argument(
+        "--models", type=int, help="of fcn-1000 at once (default 128 on a CPU, 4000 on a GPU), or in --precision"
+    )
     parser.add_argument("--epochs", type=int, default=20, help="of each training; set-up is counted, so few cost more")
     parser.add_argument("--precision", action="store_true", help="only compare bfloat16 with float32 (GPU)")
     parser.add_argument("--inputs", help="file made by `lowchurn bench prepare imdb`, for --precision")
@@ -407,7 +411,7 @@ def main():
         print(f"{args.memory} models of fcn-1000 on {machine(device)}: {value:.4g} ms, peak {peak / 2**30:.1f} GiB")
         return
     if args.precision:
-        study_precisions(args.inputs)
+        study_precisions(args.only or WORK, args.inputs, args.models or 128)
         return
     if args.only:
         gpu_rows(args.only)

@@ -171,6 +171,8 @@ def test_tokens_outside_the_vocabulary_are_refused(wrong):
         train(network, X, [task] * 2, epochs=1, device="cpu")
     with pytest.raises(ValueError, match="tokens must be"):
         trained.predict(X)
+    with pytest.raises(ValueError, match="rows must have at most 4 tokens, the network's length, got 5"):
+        trained.predict(np.zeros((3, 5), dtype=int))
 
 
 def test_float32_kernels_notice_what_diverges():

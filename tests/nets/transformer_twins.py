@@ -46,13 +46,13 @@ def _error(one, other):
 
 
 if __name__ == "__main__":
-    from lowchurn.nets._kernels import transformer_gpu
+    from lowchurn.nets._kernels import attention_gpu, transformer_gpu
 
-    small = {"BM": 16}  # interpreted tiles are slow
     transformer_gpu.TOKENS = 16  # so that equal tokens lie in several blocks
-    transformer_gpu.TILES |= {"narrow": {32: small | {"BN": 16}}, "narrow grad": {32: small}}
+    small = {"BM": 16}  # interpreted tiles are slow
+    attention_gpu.TILES |= {"narrow": {32: small | {"BN": 16}}, "narrow grad": {32: small}}
     small |= {"CHUNK": 32}
-    transformer_gpu.TILES |= {"wide": small, "score": small, "key": {"BN": 16, "CHUNK": 32}}
+    attention_gpu.TILES |= {"wide": small, "score": small, "key": {"BN": 16, "CHUNK": 32}}
     cases = {"models": 2, "rows": 3, "device": "cpu", "low": torch.float32}
     print(json.dumps([relative_errors(1, length=20, vocabulary=11, **cases),
                       relative_errors(2, length=9, vocabulary=300, **cases)]))  # fmt: skip

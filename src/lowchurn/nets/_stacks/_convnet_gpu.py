@@ -108,7 +108,7 @@ class GpuConvnetStack(RecordableStack):
         return len(self.weights["high"])
 
     def keep(self, index: torch.Tensor) -> None:
-        self.recorded = None
+        self.forget_step()
         views = self.layout.views
         for tensors in (self.weights, *self._made_moments()):
             rest = FlatParameters({name: view[index] for name, view in views(tensors["rest"]).items()})

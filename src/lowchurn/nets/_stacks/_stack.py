@@ -169,6 +169,7 @@ class RecordableStack(Stack):
 
     recordable = False  # whether a step on a GPU reads nothing from the host but what `step_size` has on the device
     recorded: RecordedStep | None = None
+    outdated: RecordedStep | None = None  # of more models; the next one takes its memory
 
     def train_epoch(self, batches: Batches) -> None:
         size, rows = self.settings.batch_size, batches.order.shape[1]
@@ -184,7 +185,8 @@ class RecordableStack(Stack):
                 continue
             self.train_step(part)
             if self.recordable and self.recorded is None and part.order.shape[1] == size:
-                self.recorded = RecordedStep(self, part)  # behind a step that has made all that it needs
+                self.recorded = RecordedStep(self, part, self.outdated)  # after a step that has made all that it needs
+                self.outdated = None
 
     @abc.abstractmethod
     def train_step(self, batches: Batches) -> None:
@@ -196,8 +198,12 @@ class RecordableStack(Stack):
         return torch.zeros((), device=self.settings.device)
 
     def keep(self, index: torch.Tensor) -> None:
-        self.recorded = None
+        self.forget_step()
         super().keep(index)
+
+    def forget_step(self) -> None:
+        """Record a step anew, since the weights will lie elsewhere."""
+        self.recorded, self.outdated = None, self.recorded or self.outdated
 
 
 class StepStack(RecordableStack):
@@ -244,17 +250,22 @@ class RecordedStep:
     """One step of a stack as a CUDA graph: launched as one, where its kernels one by one would keep the CPU busy.
 
     The kernels are the same, and so are the results. The inputs of a step are copied to where the graph reads them.
+    A graph keeps the memory of its step, which the next graph of the same stack (``earlier``) takes over.
     """
 
     recording = threading.Lock()  # one at a time, since the memory of all graphs comes from one allocator
 
-    def __init__(self, stack: RecordableStack, batches: Batches) -> None:
+    def __init__(self, stack: RecordableStack, batches: Batches, earlier: RecordedStep | None = None) -> None:
         self.inputs = batches.copy()
         self.graph = torch.cuda.CUDAGraph()
         now, aside = torch.cuda.current_stream(), torch.cuda.Stream()
         aside.wait_stream(now)
         with self.recording, torch.cuda.stream(aside):
-            self.graph.capture_begin(capture_error_mode="thread_local")
+            free, total = torch.cuda.mem_get_info()
+            if 4 * free < total:  # while a step is recorded, nothing can be given back, and this would be too late
+                torch.cuda.empty_cache()
+            pool = None if earlier is None else earlier.graph.pool()
+            self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 stack.train_step(self.inputs)
             finally:
@@ -319,7 +330,7 @@ class FlatStack(StepStack):
         return self.layout.views(self.gradient)
 
     def keep(self, index: torch.Tensor) -> None:
-        self.recorded = None
+        self.forget_step()
         views = self.layout.views
         kept = []
         for tensors in (self.weights, *self._made_moments()):

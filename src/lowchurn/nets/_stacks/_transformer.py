@@ -41,14 +41,15 @@ class TransformerStack(FlatStack):
     def __init__(self, module: Transformer, params: State, settings: Settings) -> None:
         self.heads, self.vocabulary = module.heads, module.vocabulary
         self.kernels: ModuleType | None = None
-        fast = settings.device.type == "cuda" and settings.dtype == torch.float32
-        half = fast and settings.precision in ("auto", "bfloat16")
-        self.compute = torch.bfloat16 if half else settings.dtype
-        if half and importlib.util.find_spec("triton"):
+        gpu = settings.device.type == "cuda"
+        fast = gpu and settings.dtype == torch.float32 and settings.precision in ("auto", "bfloat16")
+        if fast and importlib.util.find_spec("triton"):
             from lowchurn.nets._kernels import transformer_gpu
 
             if transformer_gpu.fits(module.token.weight.shape[1], module.length):
                 self.kernels = transformer_gpu
+        half = self.kernels or (gpu and settings.precision == "bfloat16")
+        self.compute = torch.bfloat16 if half else settings.dtype
         super().__init__({name: params[name] for name in sorted(params, key=lambda name: name == TABLE)}, settings)
 
     @property
@@ -77,11 +78,16 @@ class TransformerStack(FlatStack):
         return super().logits(pool, rows)
 
     def _check(self, pool: torch.Tensor) -> None:
-        """Refuse tokens that are not in the tables: they would be read from those of the next model."""
+        """Refuse what is not in the tables: it would be read from those of the next model."""
         least, most = (int(value) for value in pool.aminmax())
         if least < 0 or most >= self.vocabulary:
             wrong = least if least < 0 else most
             raise ValueError(f"train: tokens must be in 0 .. {self.vocabulary - 1}, the vocabulary, got {wrong}.")
+        length = self.params["position.weight"].shape[1]
+        if pool.shape[1] > length:
+            raise ValueError(
+                f"train: rows must have at most {length} tokens, the network's length, got {pool.shape[1]}."
+            )
 
     @torch.no_grad()
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
@@ -144,8 +150,11 @@ class TransformerStack(FlatStack):
         x = (tokens.to(self.compute) + position).view(models, rows * length, width)
         qkv = dense(x, "qkv").view(models * rows, length, 3, self.heads, width)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
-        x = norm(x + dense(attended.reshape(models, rows * length, -1), "out"), "norm1")
+        if tokens.is_cuda:  # the gradient of torch's attention does not repeat there
+            attended = torch.softmax(q @ k.mT * width**-0.5, dim=-1) @ v
+        else:
+            attended = F.scaled_dot_product_attention(q, k, v)
+        x = norm(x + dense(attended.transpose(1, 2).reshape(models, rows * length, -1), "out"), "norm1")
         x = norm(x + dense(dense(x, "ff1").relu(), "ff2"), "norm2")
         pooled = x.view(models, rows, length, width).mean(2, dtype=self.settings.dtype)
         return self._head(pooled, params)
@@ -212,6 +221,6 @@ class TransformerStack(FlatStack):
     def _fused_adam(self, kernels: ModuleType, ids: torch.Tensor, back: torch.Tensor) -> None:
         rate, split = self.step_size, self.layout.offsets[TABLE]
         buffers = [self.layout.flat, *(moment["flat"] for moment in self.moments)]
-        kernels.adam(*(buffer[:split] for buffer in buffers), self.gradient, rate, self.rounded)
+        kernels.adam(self.gradient, *(buffer[:split] for buffer in buffers), self.rounded, rate)
         tables = [self.layout.views(buffer)[TABLE] for buffer in buffers]
         kernels.token_adam(*tables, kernels.sorted_tokens(ids, self.vocabulary), back, rate)
