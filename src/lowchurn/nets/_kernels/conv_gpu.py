@@ -485,9 +485,8 @@ def conv_weight_step(x, dy, w, m, v, copy, rate, **tiles):
     """One Adam step of the weights w (K, side, side, C, N) of a 'valid' convolution; ``copy`` receives them rounded."""
     k, rows, h, wd, c = x.shape
     oh, ow, n = dy.shape[2:]
-    parts, side = columns(n), h - oh + 1
-    wide = {"num_warps": 8} if sum(parts.values()) > 96 else {}  # the update of more would not fit into the registers
-    tiles = {**TILES["weight"], **parts, **wide, **tiles}
+    tiles = {**TILES["weight"], **columns(n), **tiles}
+    side = h - oh + 1
     grid = (triton.cdiv(side * side * c, tiles["BLOCK_KK"]) * triton.cdiv(n, tiles["N1"] + tiles["N2"]), k)
     _conv_weight_step[grid](
         x, dy, w, m, v, copy, rate, ROWS=rows, H=h, W=wd, C=c, N=n, OH=oh, OW=ow, SIDE=side, **KERAS_ADAM, **tiles
