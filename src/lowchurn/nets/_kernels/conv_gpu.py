@@ -21,8 +21,6 @@ import torch
 import triton
 import triton.language as tl
 
-from lowchurn.nets._kernels.dense_gpu import KERAS_ADAM, adam_update, power
-
 
 @triton.jit
 def _store_pooled(
@@ -281,13 +279,12 @@ def _unpool(
 
 
 @triton.jit
-def _conv_weight_step(
-    x_ptr, dy_ptr, w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, ROWS: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    C: tl.constexpr, N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, SIDE: tl.constexpr, N1: tl.constexpr,
-    N2: tl.constexpr, BLOCK_KK: tl.constexpr, BLOCK_M: tl.constexpr, FLIP: tl.constexpr, B1: tl.constexpr,
-    B2: tl.constexpr, EPS: tl.constexpr,
+def _conv_weight_grad(
+    x_ptr, dy_ptr, dw_ptr, ROWS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SIDE: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
+    BLOCK_KK: tl.constexpr, BLOCK_M: tl.constexpr, FLIP: tl.constexpr,
 ):  # fmt: skip
-    """Adam with dW[kk, n] = sum over output positions of window[kk] * dY[n] ('valid' only), which stays in registers."""
+    """dW[kk, n] = sum over output positions of window[kk] * dY[n] ('valid' only)."""
     model = tl.program_id(1).to(tl.int64)
     KTOT: tl.constexpr = SIDE * SIDE * C
     RUN: tl.constexpr = SIDE * C
@@ -314,22 +311,20 @@ def _conv_weight_step(
             d1 = tl.load(dy_at + n1[None, :])
         else:
             d1 = tl.load(dy_at + n1[None, :], mask=(m < POSITIONS)[:, None] & (n1 < N)[None, :], other=0.0)
-        acc1 = tl.dot(tl.trans(d1), a, acc1) if FLIP else tl.dot(tl.trans(a), d1, acc1)
+        at = tl.trans(a)
+        acc1 = tl.dot(tl.trans(d1), a, acc1) if FLIP else tl.dot(at, d1, acc1)
         if N2 > 0:
             if EXACT:
                 d2 = tl.load(dy_at + n2[None, :])
             else:
                 d2 = tl.load(dy_at + n2[None, :], mask=(m < POSITIONS)[:, None] & (n2 < N)[None, :], other=0.0)
-            acc2 = tl.dot(tl.trans(a), d2, acc2)
+            acc2 = tl.dot(at, d2, acc2)
     if FLIP:
         acc1 = tl.trans(acc1)
-    at = model * (KTOT * N) + kk[:, None] * N
-    keep = (kk < KTOT)[:, None]
-    adam_update(acc1, at + n1[None, :], keep & (n1 < N)[None, :], w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, B1, B2, EPS)
+    out = dw_ptr + model * (KTOT * N) + kk[:, None] * N
+    tl.store(out + n1[None, :], acc1, mask=(kk < KTOT)[:, None] & (n1 < N)[None, :])
     if N2 > 0:
-        adam_update(
-            acc2, at + n2[None, :], keep & (n2 < N)[None, :], w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, B1, B2, EPS
-        )
+        tl.store(out + n2[None, :], acc2, mask=(kk < KTOT)[:, None] & (n2 < N)[None, :])
 
 
 @triton.jit
@@ -403,6 +398,11 @@ TILES = {
     "weight": {"BLOCK_KK": 128, "BLOCK_M": 64, "FLIP": False, "num_warps": 4, "num_stages": 4},
     "input": {"XG": 4, "YG": 1, "BLOCK_M": 128, "FLIP": False, "num_warps": 4, "num_stages": 4},
 }  # the fastest of some on an H200
+
+
+def power(n, least=16):
+    """The smallest power of two from ``least`` on that is not below n."""
+    return max(least, triton.next_power_of_2(n))
 
 
 def columns(n):
@@ -481,16 +481,14 @@ def unpool(g, which, dy):
     _unpool[grid](g, which, dy, ROWS=rows, PH=ph, PW=pw, OH=dy.shape[2], OW=dy.shape[3], N=n, BLOCK=1024, num_warps=4)
 
 
-def conv_weight_step(x, dy, w, m, v, copy, rate, **tiles):
-    """One Adam step of the weights w (K, side, side, C, N) of a 'valid' convolution; ``copy`` receives them rounded."""
+def conv_weight_grad(x, dy, dw, **tiles):
+    """Write dw (K, side, side, C, N) of a 'valid' convolution."""
     k, rows, h, wd, c = x.shape
     oh, ow, n = dy.shape[2:]
     tiles = {**TILES["weight"], **columns(n), **tiles}
     side = h - oh + 1
     grid = (triton.cdiv(side * side * c, tiles["BLOCK_KK"]) * triton.cdiv(n, tiles["N1"] + tiles["N2"]), k)
-    _conv_weight_step[grid](
-        x, dy, w, m, v, copy, rate, ROWS=rows, H=h, W=wd, C=c, N=n, OH=oh, OW=ow, SIDE=side, **KERAS_ADAM, **tiles
-    )
+    _conv_weight_grad[grid](x, dy, dw, ROWS=rows, H=h, W=wd, C=c, N=n, OH=oh, OW=ow, SIDE=side, **tiles)
 
 
 def conv_input_grad(dy, w, which, dx, **tiles):

@@ -126,29 +126,22 @@ def _keras_adam(w, m, v, g, rate, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.co
 
 
 @triton.jit
-def adam_update(
-    g, at, keep, w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
-):  # fmt: skip
-    """One step of Adam for the weights at some places; also writes the low-precision weights."""
-    w, m, v = _keras_adam(
-        tl.load(w_ptr + at, mask=keep, other=0.0), tl.load(m_ptr + at, mask=keep, other=0.0),
-        tl.load(v_ptr + at, mask=keep, other=0.0), g, tl.load(rate_ptr), B1, B2, EPS,
-    )  # fmt: skip
-    tl.store(w_ptr + at, w, mask=keep)
-    tl.store(m_ptr + at, m, mask=keep)
-    tl.store(v_ptr + at, v, mask=keep)
-    tl.store(copy_ptr + at, w.to(copy_ptr.dtype.element_ty), mask=keep)
-
-
-@triton.jit
 def _adam(
-    g_ptr, w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, size, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
+    w_ptr, m_ptr, v_ptr, g_ptr, copy_ptr, rate_ptr, size, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Keras's Adam over a flat buffer."""
+    """Keras's Adam over a flat buffer; also writes the low-precision weights."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    g = tl.load(g_ptr + i, mask=i < size, other=0.0)
-    adam_update(g, i, i < size, w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, B1, B2, EPS)
+    keep = i < size
+    g = tl.load(g_ptr + i, mask=keep, other=0.0).to(tl.float32)
+    w, m, v = _keras_adam(
+        tl.load(w_ptr + i, mask=keep, other=0.0), tl.load(m_ptr + i, mask=keep, other=0.0),
+        tl.load(v_ptr + i, mask=keep, other=0.0), g, tl.load(rate_ptr), B1, B2, EPS,
+    )  # fmt: skip
+    tl.store(w_ptr + i, w, mask=keep)
+    tl.store(m_ptr + i, m, mask=keep)
+    tl.store(v_ptr + i, v, mask=keep)
+    tl.store(copy_ptr + i, w.to(copy_ptr.dtype.element_ty), mask=keep)
 
 
 @triton.jit
@@ -259,10 +252,10 @@ def head_backward(slope, x, hidden, w2, w3, slopes):
     return back
 
 
-def adam(g, w, m, v, copy, rate):
+def adam(w, m, v, g, rate, copy):
     """Keras's Adam on flat float32 buffers; ``copy`` receives the rounded weights."""
     size = w.numel()
-    _adam[(triton.cdiv(size, 1024),)](g, w, m, v, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
+    _adam[(triton.cdiv(size, 1024),)](w, m, v, g, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
 
 
 def dense_backward(x, d, high, low, m, v, rate, back, **tiles):
