@@ -158,15 +158,6 @@ def _split(w):
 
 
 @triton.jit
-def _round_at_random(v, place, rate):
-    """Positive numbers with the lower 16 bits gone: up or down by a hash, so that small steps add up on average."""
-    x = (place ^ rate.to(tl.int32, bitcast=True)) * 0x2C1B3C6D
-    x = (x ^ ((x >> 15) & 0x1FFFF)) * 0x297A2D39
-    x = (x ^ (x >> 16)) & 0xFFFF
-    return ((v.to(tl.int32, bitcast=True) + x) & -65536).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def _dense_backward(
     x_ptr, d_ptr, high_ptr, low_ptr, m_ptr, v_ptr, back_ptr, rate_ptr, ROWS: tl.constexpr, N_IN: tl.constexpr,
     N_OUT: tl.constexpr, R: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr,
@@ -194,7 +185,7 @@ def _dense_backward(
         high = tl.load(high_ptr + at, mask=keep, other=0.0)
         low = tl.load(low_ptr + at, mask=keep, other=0)
         m = tl.load(m_ptr + at, mask=keep, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + at, mask=keep, other=0.0).to(tl.float32)
+        v = tl.load(v_ptr + at, mask=keep, other=0.0)
         g = tl.dot(xt, d)
         back = tl.dot(high, tl.trans(d), back)
         w, m, v = _keras_adam(_join(high, low), m, v, g, rate, B1, B2, EPS)
@@ -202,9 +193,7 @@ def _dense_backward(
         tl.store(high_ptr + at, new_high, mask=keep)
         tl.store(low_ptr + at, new_low, mask=keep)
         tl.store(m_ptr + at, m.to(m_ptr.dtype.element_ty), mask=keep)
-        if v_ptr.dtype.element_ty == tl.bfloat16:
-            v = _round_at_random(v, i[:, None] * N_OUT + j[None, :], rate)
-        tl.store(v_ptr + at, v.to(v_ptr.dtype.element_ty), mask=keep)
+        tl.store(v_ptr + at, v, mask=keep)
     back_at = model * (ROWS * N_IN) + r[None, :] * N_IN + i[:, None]
     tl.store(back_ptr + back_at, back.to(back_ptr.dtype.element_ty), mask=i_ok[:, None] & r_ok[None, :])
 
