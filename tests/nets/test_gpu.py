@@ -185,6 +185,15 @@ def test_convnets_have_the_same_bits_alone_and_among_others_recorded_or_not(kind
         assert torch.equal(together.decisions(X), other.decisions(X))
 
 
+@pytest.mark.parametrize("batch_size", [7, 100, 200])
+def test_convnets_with_other_batches(batch_size):
+    network, (X, y) = WORLDS["convnet"]
+    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4)])
+    options = {"epochs": 1, "device": "cuda", "batch_size": batch_size}
+    fused, plain = (train(network, X, tasks, precision=p, **options) for p in ("auto", "float32"))
+    np.testing.assert_allclose(fused.loss, plain.loss, rtol=2e-2)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_fresh_weights_are_those_of_the_cpu(dtype):
     network, seeds = convnet(2, classes=3), torch.tensor([0, 5, -7, 2**62])
