@@ -7,8 +7,8 @@ import torch
 from lowchurn.nets import Task, train
 from lowchurn.nets._initial_weights import fresh_state
 from lowchurn.nets._stacks import Batches, Settings, _stack, make_stack
-from lowchurn.nets._stacks._convnet import LARGEST, ConvnetStack
-from lowchurn.nets._stacks._convnet_gpu import GpuConvnetStack
+from lowchurn.nets._stacks._convnet import ConvnetStack
+from lowchurn.nets._stacks._convnet_gpu import LARGEST, GpuConvnetStack
 from lowchurn.nets.networks import convnet, fcn, transformer
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
 from tests.nets.test_train import SETTINGS, WORLDS, make_tasks

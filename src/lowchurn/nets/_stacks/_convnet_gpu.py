@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lowchurn.nets._losses import batch_gradient
-from lowchurn.nets._stacks._convnet import LARGEST, SIDE
+from lowchurn.nets._stacks._convnet import SIDE
 from lowchurn.nets._stacks._stack import Batches, FlatParameters, RecordableStack, Settings, State
 
+LARGEST = "dense1.weight"  # most of the parameters
 ROWS_AT_ONCE = 128  # that are predicted; one number for all stacks, since products of other shapes may round otherwise
 
 
