@@ -6,9 +6,9 @@ import torch
 
 from lowchurn.nets import Task, train
 from lowchurn.nets._initial_weights import fresh_buffers, fresh_state
-from lowchurn.nets._stacks import Batches, Settings, _resnet_plain, make_stack
-from lowchurn.nets._stacks._convnet import LARGEST, ConvnetStack
-from lowchurn.nets._stacks._convnet_gpu import GpuConvnetStack
+from lowchurn.nets._stacks import Batches, Settings, _resnet_plain, _stack, make_stack
+from lowchurn.nets._stacks._convnet import ConvnetStack
+from lowchurn.nets._stacks._convnet_gpu import LARGEST, GpuConvnetStack
 from lowchurn.nets._stacks._resnet import ResnetStack
 from lowchurn.nets.networks import convnet, fcn, transformer
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
@@ -180,12 +180,21 @@ def test_convnets_have_the_same_bits_alone_and_among_others_recorded_or_not(kind
     options = {"epochs": 4, "patience": 1, "device": "cuda"}
     together = train(network, X, tasks, **options)
     others = [train(network, X, tasks, **options), train(network, X, tasks, memory_limit=1.0, **options)]
-    monkeypatch.setattr(GpuConvnetStack, "recordable", False)
+    monkeypatch.setattr(_stack, "RecordedStep", lambda stack, batches: None)
     others.append(train(network, X, tasks, **options))
     for other in others:
         for name, value in together.state.items():
             assert torch.equal(value, other.state[name]), name
         assert torch.equal(together.decisions(X), other.decisions(X))
+
+
+@pytest.mark.parametrize("batch_size", [7, 100, 200])
+def test_convnets_with_other_batches(batch_size):
+    network, (X, y) = WORLDS["convnet"]
+    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4)])
+    options = {"epochs": 1, "device": "cuda", "batch_size": batch_size}
+    fused, plain = (train(network, X, tasks, precision=p, **options) for p in ("auto", "float32"))
+    np.testing.assert_allclose(fused.loss, plain.loss, rtol=2e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -21,7 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from lowchurn.nets._kernels.dense_gpu import KERAS_ADAM, adam_update, power
+from lowchurn.nets._kernels.dense_gpu import power
 
 
 @triton.jit
@@ -182,7 +182,7 @@ def _fold(
 def _conv_pool(
     x_ptr, w_ptr, bias_ptr, out_ptr, which_ptr, rows, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
     N: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SIDE: tl.constexpr, RECORD: tl.constexpr, N1: tl.constexpr,
-    N2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, FLIP: tl.constexpr, REG: tl.constexpr,
+    N2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Convolution, bias, relu and 2 x 2 max pooling of one tile of one model.
 
@@ -203,7 +203,7 @@ def _conv_pool(
     origin = ((pos // (PH * PW)) * (H * W) + top * W + 2 * (pos % PW) + m % 2) * C
     x_base = x_ptr + model * (H * W * C) * rows
     w_base = w_ptr + model * (KTOT * N)
-    acc1 = tl.zeros((N1, BLOCK_M) if FLIP else (BLOCK_M, N1), tl.float32)
+    acc1 = tl.zeros((BLOCK_M, N1), tl.float32)
     if N2 > 0:
         n2 = (tl.program_id(0) % PARTS) * (N1 + N2) + N1 + tl.arange(0, N2)
         acc2 = tl.zeros((BLOCK_M, N2), tl.float32)
@@ -224,9 +224,7 @@ def _conv_pool(
             w1 = tl.load(w_at + n1[None, :])
         else:
             w1 = tl.load(w_at + n1[None, :], mask=(k < KTOT)[:, None] & (n1 < N)[None, :], other=0.0)
-        if REG:
-            a = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [a], dtype=tl.bfloat16, is_pure=True, pack=2)
-        acc1 = tl.dot(tl.trans(w1), tl.trans(a), acc1) if FLIP else tl.dot(a, w1, acc1)
+        acc1 = tl.dot(a, w1, acc1)
         if N2 > 0:
             if EXACT:
                 w2 = tl.load(w_at + n2[None, :])
@@ -234,27 +232,21 @@ def _conv_pool(
                 w2 = tl.load(w_at + n2[None, :], mask=(k < KTOT)[:, None] & (n2 < N)[None, :], other=0.0)
             acc2 = tl.dot(a, w2, acc2)
     p = tile * (BLOCK_M // 4) + tl.arange(0, BLOCK_M // 4)
-    best1, who1 = _pool(acc1, BLOCK_M, N1, FLIP)
+    best1, who1 = _pool(acc1, BLOCK_M, N1)
     _store_pooled(best1, who1, p, n1, pooled, model, bias_ptr, out_ptr, which_ptr, N, RECORD)
     if N2 > 0:
-        best2, who2 = _pool(acc2, BLOCK_M, N2, FLIP)
+        best2, who2 = _pool(acc2, BLOCK_M, N2)
         _store_pooled(best2, who2, p, n2, pooled, model, bias_ptr, out_ptr, which_ptr, N, RECORD)
 
 
 @triton.jit
-def _pool(acc, M: tl.constexpr, N: tl.constexpr, FLIP: tl.constexpr):
+def _pool(acc, M: tl.constexpr, N: tl.constexpr):
     """The largest of every four neighbouring rows, and which it was."""
-    if FLIP:
-        quad = tl.reshape(acc, (N, M // 4, 2, 2))
-    else:
-        quad = tl.permute(tl.reshape(acc, (M // 4, 2, 2, N)), (0, 3, 1, 2))
+    quad = tl.permute(tl.reshape(acc, (M // 4, 2, 2, N)), (0, 3, 1, 2))
     even, odd = tl.split(quad)  # window column 0, column 1
     v0, v2 = tl.split(even)
     v1, v3 = tl.split(odd)
-    best, who = _winner(v0, v1, v2, v3)
-    if FLIP:
-        best, who = tl.trans(best), tl.trans(who)
-    return best, who
+    return _winner(v0, v1, v2, v3)
 
 
 @triton.jit
@@ -281,13 +273,12 @@ def _unpool(
 
 
 @triton.jit
-def _conv_weight_step(
-    x_ptr, dy_ptr, w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, ROWS: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    C: tl.constexpr, N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, SIDE: tl.constexpr, N1: tl.constexpr,
-    N2: tl.constexpr, BLOCK_KK: tl.constexpr, BLOCK_M: tl.constexpr, FLIP: tl.constexpr, B1: tl.constexpr,
-    B2: tl.constexpr, EPS: tl.constexpr,
+def _conv_weight_grad(
+    x_ptr, dy_ptr, dw_ptr, ROWS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SIDE: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
+    BLOCK_KK: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """Adam with dW[kk, n] = sum over output positions of window[kk] * dY[n] ('valid' only), which stays in registers."""
+    """dW[kk, n] = sum over output positions of window[kk] * dY[n] ('valid' only)."""
     model = tl.program_id(1).to(tl.int64)
     KTOT: tl.constexpr = SIDE * SIDE * C
     RUN: tl.constexpr = SIDE * C
@@ -299,7 +290,7 @@ def _conv_weight_step(
     x_base = x_ptr + model * (ROWS * H * W * C)
     dy_base = dy_ptr + model * (POSITIONS * N)
     n1 = (tl.program_id(0) % PARTS) * (N1 + N2) + tl.arange(0, N1)
-    acc1 = tl.zeros((N1, BLOCK_KK) if FLIP else (BLOCK_KK, N1), tl.float32)
+    acc1 = tl.zeros((BLOCK_KK, N1), tl.float32)
     if N2 > 0:
         n2 = (tl.program_id(0) % PARTS) * (N1 + N2) + N1 + tl.arange(0, N2)
         acc2 = tl.zeros((BLOCK_KK, N2), tl.float32)
@@ -314,29 +305,25 @@ def _conv_weight_step(
             d1 = tl.load(dy_at + n1[None, :])
         else:
             d1 = tl.load(dy_at + n1[None, :], mask=(m < POSITIONS)[:, None] & (n1 < N)[None, :], other=0.0)
-        acc1 = tl.dot(tl.trans(d1), a, acc1) if FLIP else tl.dot(tl.trans(a), d1, acc1)
+        at = tl.trans(a)
+        acc1 = tl.dot(at, d1, acc1)
         if N2 > 0:
             if EXACT:
                 d2 = tl.load(dy_at + n2[None, :])
             else:
                 d2 = tl.load(dy_at + n2[None, :], mask=(m < POSITIONS)[:, None] & (n2 < N)[None, :], other=0.0)
-            acc2 = tl.dot(tl.trans(a), d2, acc2)
-    if FLIP:
-        acc1 = tl.trans(acc1)
-    at = model * (KTOT * N) + kk[:, None] * N
-    keep = (kk < KTOT)[:, None]
-    adam_update(acc1, at + n1[None, :], keep & (n1 < N)[None, :], w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, B1, B2, EPS)
+            acc2 = tl.dot(at, d2, acc2)
+    out = dw_ptr + model * (KTOT * N) + kk[:, None] * N
+    tl.store(out + n1[None, :], acc1, mask=(kk < KTOT)[:, None] & (n1 < N)[None, :])
     if N2 > 0:
-        adam_update(
-            acc2, at + n2[None, :], keep & (n2 < N)[None, :], w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, B1, B2, EPS
-        )
+        tl.store(out + n2[None, :], acc2, mask=(kk < KTOT)[:, None] & (n2 < N)[None, :])
 
 
 @triton.jit
 def _conv_input_grad(
     dy_ptr, w_ptr, which_ptr, dx_ptr, ROWS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
     N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, SIDE: tl.constexpr, CB: tl.constexpr, XG: tl.constexpr,
-    YG: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, FLIP: tl.constexpr,
+    YG: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """dX = full convolution of dY with the flipped weights, then the relu mask.
 
@@ -362,7 +349,7 @@ def _conv_input_grad(
     left = tl.maximum(0, x0 - (OW - 1))
     across = tl.minimum(SIDE - 1, x0 + XG - 1) - left + 1
     taps = (tl.minimum(SIDE - 1, y0 + YG - 1) - top + 1) * across
-    acc = tl.zeros((CB, BLOCK_M) if FLIP else (BLOCK_M, CB), tl.float32)
+    acc = tl.zeros((BLOCK_M, CB), tl.float32)
     dy_base = dy_ptr + model * (ROWS * OH * OW * N)
     w_base = w_ptr + model * (SIDE * SIDE * C * N)
     origin = (b * (OH * OW) + y * OW + x) * N
@@ -384,9 +371,7 @@ def _conv_input_grad(
             )
             wt = tl.load(w_base + w_at, mask=(c < C)[:, None] & (n < N)[None, :], other=0.0)
         # n is contiguous in memory: load (c, n) and transpose in shared memory
-        acc = tl.dot(wt, tl.trans(a), acc) if FLIP else tl.dot(a, tl.trans(wt), acc)
-    if FLIP:
-        acc = tl.trans(acc)
+        acc = tl.dot(a, tl.trans(wt), acc)
     at = (model * (ROWS * H * W) + (b * H + y) * W + x)[:, None] * C + c[None, :]
     ok = keep[:, None] & (c < C)[None, :]
     which = tl.load(which_ptr + at, mask=ok, other=4)
@@ -399,9 +384,9 @@ def _conv_input_grad(
 TILES = {
     "first": {"BP": 64, "TILES": 4, "num_warps": 4, "num_stages": 2},
     "first_grad": {"BP": 64, "SPLITS": 4, "num_warps": 4, "num_stages": 2},
-    "forward": {"BLOCK_M": 128, "BLOCK_K": 64, "FLIP": False, "REG": False, "num_warps": 8, "num_stages": 4},
-    "weight": {"BLOCK_KK": 128, "BLOCK_M": 64, "FLIP": False, "num_warps": 4, "num_stages": 4},
-    "input": {"XG": 4, "YG": 1, "BLOCK_M": 128, "FLIP": False, "num_warps": 4, "num_stages": 4},
+    "forward": {"BLOCK_M": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 4},
+    "weight": {"BLOCK_KK": 128, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
+    "input": {"XG": 4, "YG": 1, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
 }  # the fastest of some on an H200
 
 
@@ -481,17 +466,14 @@ def unpool(g, which, dy):
     _unpool[grid](g, which, dy, ROWS=rows, PH=ph, PW=pw, OH=dy.shape[2], OW=dy.shape[3], N=n, BLOCK=1024, num_warps=4)
 
 
-def conv_weight_step(x, dy, w, m, v, copy, rate, **tiles):
-    """One Adam step of the weights w (K, side, side, C, N) of a 'valid' convolution; ``copy`` receives them rounded."""
+def conv_weight_grad(x, dy, dw, **tiles):
+    """Write dw (K, side, side, C, N) of a 'valid' convolution."""
     k, rows, h, wd, c = x.shape
     oh, ow, n = dy.shape[2:]
-    parts, side = columns(n), h - oh + 1
-    wide = {"num_warps": 8} if sum(parts.values()) > 96 else {}  # the update of more would not fit into the registers
-    tiles = {**TILES["weight"], **parts, **wide, **tiles}
+    tiles = {**TILES["weight"], **columns(n), **tiles}
+    side = h - oh + 1
     grid = (triton.cdiv(side * side * c, tiles["BLOCK_KK"]) * triton.cdiv(n, tiles["N1"] + tiles["N2"]), k)
-    _conv_weight_step[grid](
-        x, dy, w, m, v, copy, rate, ROWS=rows, H=h, W=wd, C=c, N=n, OH=oh, OW=ow, SIDE=side, **KERAS_ADAM, **tiles
-    )
+    _conv_weight_grad[grid](x, dy, dw, ROWS=rows, H=h, W=wd, C=c, N=n, OH=oh, OW=ow, SIDE=side, **tiles)
 
 
 def conv_input_grad(dy, w, which, dx, **tiles):

@@ -126,29 +126,22 @@ def _keras_adam(w, m, v, g, rate, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.co
 
 
 @triton.jit
-def adam_update(
-    g, at, keep, w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
-):  # fmt: skip
-    """One step of Adam for the weights at some places; also writes the low-precision weights."""
-    w, m, v = _keras_adam(
-        tl.load(w_ptr + at, mask=keep, other=0.0), tl.load(m_ptr + at, mask=keep, other=0.0),
-        tl.load(v_ptr + at, mask=keep, other=0.0), g, tl.load(rate_ptr), B1, B2, EPS,
-    )  # fmt: skip
-    tl.store(w_ptr + at, w, mask=keep)
-    tl.store(m_ptr + at, m, mask=keep)
-    tl.store(v_ptr + at, v, mask=keep)
-    tl.store(copy_ptr + at, w.to(copy_ptr.dtype.element_ty), mask=keep)
-
-
-@triton.jit
 def _adam(
-    g_ptr, w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, size, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
+    w_ptr, m_ptr, v_ptr, g_ptr, copy_ptr, rate_ptr, size, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Keras's Adam over a flat buffer."""
+    """Keras's Adam over a flat buffer; also writes the low-precision weights."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    g = tl.load(g_ptr + i, mask=i < size, other=0.0)
-    adam_update(g, i, i < size, w_ptr, m_ptr, v_ptr, copy_ptr, rate_ptr, B1, B2, EPS)
+    keep = i < size
+    g = tl.load(g_ptr + i, mask=keep, other=0.0).to(tl.float32)
+    w, m, v = _keras_adam(
+        tl.load(w_ptr + i, mask=keep, other=0.0), tl.load(m_ptr + i, mask=keep, other=0.0),
+        tl.load(v_ptr + i, mask=keep, other=0.0), g, tl.load(rate_ptr), B1, B2, EPS,
+    )  # fmt: skip
+    tl.store(w_ptr + i, w, mask=keep)
+    tl.store(m_ptr + i, m, mask=keep)
+    tl.store(v_ptr + i, v, mask=keep)
+    tl.store(copy_ptr + i, w.to(copy_ptr.dtype.element_ty), mask=keep)
 
 
 @triton.jit
@@ -162,15 +155,6 @@ def _split(w):
     bits = w.to(tl.int32, bitcast=True)
     upper = tl.where(w == w, (bits + 0x8000) >> 16, 0x7FC0)
     return upper.to(tl.int16).to(tl.bfloat16, bitcast=True), bits.to(tl.int16)
-
-
-@triton.jit
-def _round_at_random(v, place, rate):
-    """Positive numbers with the lower 16 bits gone: up or down by a hash, so that small steps add up on average."""
-    x = (place ^ rate.to(tl.int32, bitcast=True)) * 0x2C1B3C6D
-    x = (x ^ ((x >> 15) & 0x1FFFF)) * 0x297A2D39
-    x = (x ^ (x >> 16)) & 0xFFFF
-    return ((v.to(tl.int32, bitcast=True) + x) & -65536).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -201,7 +185,7 @@ def _dense_backward(
         high = tl.load(high_ptr + at, mask=keep, other=0.0)
         low = tl.load(low_ptr + at, mask=keep, other=0)
         m = tl.load(m_ptr + at, mask=keep, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + at, mask=keep, other=0.0).to(tl.float32)
+        v = tl.load(v_ptr + at, mask=keep, other=0.0)
         g = tl.dot(xt, d)
         back = tl.dot(high, tl.trans(d), back)
         w, m, v = _keras_adam(_join(high, low), m, v, g, rate, B1, B2, EPS)
@@ -209,9 +193,7 @@ def _dense_backward(
         tl.store(high_ptr + at, new_high, mask=keep)
         tl.store(low_ptr + at, new_low, mask=keep)
         tl.store(m_ptr + at, m.to(m_ptr.dtype.element_ty), mask=keep)
-        if v_ptr.dtype.element_ty == tl.bfloat16:
-            v = _round_at_random(v, i[:, None] * N_OUT + j[None, :], rate)
-        tl.store(v_ptr + at, v.to(v_ptr.dtype.element_ty), mask=keep)
+        tl.store(v_ptr + at, v, mask=keep)
     back_at = model * (ROWS * N_IN) + r[None, :] * N_IN + i[:, None]
     tl.store(back_ptr + back_at, back.to(back_ptr.dtype.element_ty), mask=i_ok[:, None] & r_ok[None, :])
 
@@ -259,10 +241,10 @@ def head_backward(slope, x, hidden, w2, w3, slopes):
     return back
 
 
-def adam(g, w, m, v, copy, rate):
+def adam(w, m, v, g, rate, copy):
     """Keras's Adam on flat float32 buffers; ``copy`` receives the rounded weights."""
     size = w.numel()
-    _adam[(triton.cdiv(size, 1024),)](g, w, m, v, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
+    _adam[(triton.cdiv(size, 1024),)](w, m, v, g, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
 
 
 def dense_backward(x, d, high, low, m, v, rate, back, **tiles):

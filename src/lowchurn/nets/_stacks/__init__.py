@@ -37,7 +37,8 @@ def make_stack(module: nn.Module, params: State, buffers: State, settings: Setti
                 return GpuFcnStack(params, settings)
         if type(module) is Convnet:
             fast = settings.device.type == "cuda" and settings.dtype == torch.float32 and _installed("triton")
-            few = module.shape[2] <= 4  # channels: the kernels hold a patch of all of them at once
+            # The kernels hold the windows of all channels and the rows of a batch at once.
+            few = module.shape[2] <= 4 and settings.batch_size <= 128
             if fast and few and settings.precision in ("auto", "bfloat16"):
                 return GpuConvnetStack(params, settings)
             return ConvnetStack(params, settings)

@@ -11,10 +11,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from lowchurn.nets._stacks._stack import FlatStack, State
+from lowchurn.nets._stacks._stack import FlatStack
 
 SIDE = 5  # both convolutions are 5 x 5
-LARGEST = "dense1.weight"  # most of the parameters
 
 
 class Block(NamedTuple):
@@ -26,12 +25,11 @@ class Block(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """What the backward pass needs of the dense layers: their inputs, the last one's also in full precision."""
+    """What the backward pass needs of the dense layers: their inputs."""
 
     flat: torch.Tensor
     hidden1: torch.Tensor
     hidden2: torch.Tensor
-    exact: torch.Tensor
 
 
 class ConvnetStack(FlatStack):
@@ -45,14 +43,21 @@ class ConvnetStack(FlatStack):
         weight = self.params[f"{name}.weight"].flatten(1, 3)
         y = torch.baddbmm(self.params[f"{name}.bias"].unsqueeze(1), columns, weight)
         out, which = relu_pool(y.view(models, rows, high, wide, -1), record)
-        return out, Block(columns if record else columns[:0], which, (high, wide))
+        return out, Block(columns if record else columns.new_empty(0), which, (high, wide))
 
     def _forward(self, x: torch.Tensor, record: bool) -> tuple[torch.Tensor, Block, Block, Dense]:
         """Logits, and what the backward pass needs of each layer, which is whole with ``record`` only."""
         x, block1 = self._conv_block(x, "conv1", SIDE // 2, record)
         x, block2 = self._conv_block(x, "conv2", 0, record)
-        logits, dense = dense_layers(x.flatten(2), self.params, self.params)  # height, width, channel: Keras' order
-        return logits, block1, block2, dense
+        dense = self._dense_layers(x.flatten(2))  # height, width, channel: Keras' order
+        return self._product("dense3", dense.hidden2), block1, block2, dense
+
+    def _dense_layers(self, flat: torch.Tensor) -> Dense:
+        hidden1 = self._product("dense1", flat).relu_()
+        return Dense(flat, hidden1, self._product("dense2", hidden1).relu_())
+
+    def _product(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(self.params[f"{name}.bias"].unsqueeze(1), x, self.params[f"{name}.weight"])
 
     @torch.no_grad()
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
@@ -64,12 +69,18 @@ class ConvnetStack(FlatStack):
     ) -> None:
         logits, block1, block2, dense = self._forward(x, record=True)
         slope = self.slope(logits, targets, weights, coupling)
-        back = dense_gradients(slope, dense, self.params, self.params, self.slopes)
-        torch.bmm(dense.flat.mT, back, out=self.slopes[LARGEST])
-        pooled = self._conv_gradients("conv2", torch.bmm(back, self.params[LARGEST].mT), block2)
+        back = self._dense_gradients("dense3", slope, dense.hidden2).mul_(dense.hidden2 > 0)
+        back = self._dense_gradients("dense2", back, dense.hidden1).mul_(dense.hidden1 > 0)
+        pooled = self._conv_gradients("conv2", self._dense_gradients("dense1", back, dense.flat), block2)
         columns = torch.bmm(pooled, self.params["conv2.weight"].flatten(1, 3).mT)
         self._conv_gradients("conv1", col2im(columns, block1.which.shape), block1)
         self.adam({"flat": self.gradient})
+
+    def _dense_gradients(self, name: str, slope: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        """Fill in a dense layer's gradients; return the one at its inputs."""
+        torch.sum(slope, 1, out=self.slopes[f"{name}.bias"])
+        torch.bmm(inputs.mT, slope, out=self.slopes[f"{name}.weight"])
+        return torch.bmm(slope, self.params[f"{name}.weight"].mT)
 
     def _conv_gradients(self, name: str, pooled: torch.Tensor, block: Block) -> torch.Tensor:
         """Fill in a convolution's gradients; return the one before its pooling."""
@@ -78,27 +89,6 @@ class ConvnetStack(FlatStack):
         torch.sum(spread, 1, out=self.slopes[f"{name}.bias"])
         torch.bmm(block.columns.mT, spread, out=self.slopes[f"{name}.weight"].flatten(1, 3))
         return spread
-
-
-def dense_layers(flat: torch.Tensor, params: State, low: State) -> tuple[torch.Tensor, Dense]:
-    """Logits of the dense layers: the products in the precision of ``low``, but the last one."""
-    hidden1 = torch.baddbmm(low["dense1.bias"].unsqueeze(1), flat, low[LARGEST]).relu_()
-    hidden2 = torch.baddbmm(low["dense2.bias"].unsqueeze(1), hidden1, low["dense2.weight"]).relu_()
-    exact = hidden2.to(params["dense3.weight"].dtype)
-    logits = torch.baddbmm(params["dense3.bias"].unsqueeze(1), exact, params["dense3.weight"])
-    return logits, Dense(flat, hidden1, hidden2, exact)
-
-
-def dense_gradients(slope: torch.Tensor, dense: Dense, params: State, low: State, slopes: State) -> torch.Tensor:
-    """Fill in the dense layers' gradients but that of the largest; return the gradient at its outputs."""
-    torch.bmm(dense.exact.mT, slope, out=slopes["dense3.weight"])
-    torch.sum(slope, 1, out=slopes["dense3.bias"])
-    back2 = torch.bmm(slope, params["dense3.weight"].mT).to(dense.hidden2.dtype).mul_(dense.hidden2 > 0)
-    bmm_into(slopes["dense2.weight"], dense.hidden1.mT, back2)
-    torch.sum(back2, 1, dtype=slope.dtype, out=slopes["dense2.bias"])
-    back1 = torch.bmm(back2, low["dense2.weight"].mT).mul_(dense.hidden1 > 0)
-    torch.sum(back1, 1, dtype=slope.dtype, out=slopes["dense1.bias"])
-    return back1
 
 
 def im2col(x: torch.Tensor, pad: int) -> torch.Tensor:
@@ -145,11 +135,3 @@ def unpool(pooled: torch.Tensor, which: torch.Tensor, height: int, width: int) -
     for quarter in range(4):
         spread[:, :, quarter // 2 : high : 2, quarter % 2 : wide : 2] = pooled * (which == quarter)
     return spread
-
-
-def bmm_into(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """``out <- a @ b`` over models, accumulated in ``out``'s precision where the hardware allows it."""
-    if a.dtype == out.dtype:
-        torch.bmm(a, b, out=out)
-    else:
-        out.copy_(torch.bmm(a, b))

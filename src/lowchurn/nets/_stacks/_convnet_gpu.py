@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lowchurn.nets._losses import batch_gradient
-from lowchurn.nets._stacks._convnet import LARGEST, SIDE
+from lowchurn.nets._stacks._convnet import SIDE
 from lowchurn.nets._stacks._stack import Batches, FlatParameters, RecordableStack, Settings, State
 
-CONV = "conv2.weight"  # the largest in the flat buffer
+LARGEST = "dense1.weight"  # most of the parameters
 ROWS_AT_ONCE = 128  # that are predicted; one number for all stacks, since products of other shapes may round otherwise
 
 
@@ -75,8 +75,7 @@ class GpuConvnetStack(RecordableStack):
 
         self.conv_kernels: ModuleType = conv_gpu
         self.dense_kernels: ModuleType = dense_gpu
-        last = sorted(params, key=lambda name: name == CONV)  # its Adam is apart from that of all before it
-        self._lay_out(FlatParameters({name: params[name] for name in last if name != LARGEST}))
+        self._lay_out(FlatParameters({name: value for name, value in params.items() if name != LARGEST}))
         high, low = split(params[LARGEST].contiguous())
         super().__init__({"rest": self.layout.flat, "high": high, "low": low}, settings)
         self._seen = WeakTensorKeyDictionary()  # pools as the kernels read them, each as long as it is there
@@ -95,8 +94,8 @@ class GpuConvnetStack(RecordableStack):
 
     @cached_property
     def slopes(self) -> State:
-        """Room for the gradients of all layers but the two largest, name -> (K, ...), and as a whole under "rest"."""
-        flat = torch.zeros_like(self.layout.flat[: self.layout.offsets[CONV]])
+        """Room for the gradients of all layers but the largest, name -> (K, ...), and as a whole under "rest"."""
+        flat = torch.zeros_like(self.layout.flat)
         return {**self.layout.views(flat), "rest": flat}
 
     @property
@@ -169,35 +168,31 @@ class GpuConvnetStack(RecordableStack):
         # Rows that fill up the last batch push nowhere.
         pushing = logits[:, : targets.shape[1]]
         slope = batch_gradient(pushing, targets, weights, self.settings.squared, batches.coupling)
-        rate, kernels = self.step_size, self.dense_kernels
-        last = self.layout.views(self.rounded)["dense2.weight"], self.views["dense3.weight"]
+        low, rate, kernels = self.layout.views(self.rounded), self.step_size, self.dense_kernels
+        last = low["dense2.weight"], self.views["dense3.weight"]
         back = kernels.head_backward(slope, trace.hidden1, trace.hidden2, *last, self.slopes)
         pooled = torch.empty_like(trace.pooled2)
         state, first, second = self.weights, *self.moments
         largest = state["high"], state["low"], first["high"], second["high"]
         kernels.dense_backward(trace.pooled2.flatten(2), back, *largest, rate, pooled)
-        self._conv_steps(chosen, pooled, trace)
-        rest = (buffer[: len(self.slopes["rest"])] for buffer in self._flat())
-        kernels.adam(self.slopes["rest"], *rest, rate)
+        self._conv_gradients(chosen, pooled, trace, low["conv2.weight"])
+        kernels.adam(state["rest"], first["rest"], second["rest"], self.slopes["rest"], rate, self.rounded)
 
-    def _flat(self) -> list[torch.Tensor]:
-        """Weights, moments and rounded weights of all layers but the largest."""
-        return [*(tensors["rest"] for tensors in (self.weights, *self.moments)), self.rounded]
-
-    def _conv_steps(self, chosen: Chosen, pooled: torch.Tensor, trace: Trace) -> None:
-        """Gradients of the first convolution and a step of the second, from the gradient at its pooled outputs."""
+    def _conv_gradients(self, chosen: Chosen, pooled: torch.Tensor, trace: Trace, weight: torch.Tensor) -> None:
+        """Fill in the gradients of both convolutions from the one at the pooled outputs of the second."""
         models, rows, high, wide, _ = trace.pooled1.shape
         high, wide = high - SIDE + 1, wide - SIDE + 1
         # A dropped odd row or column is never written, hence the zeros then.
         make = pooled.new_zeros if high % 2 or wide % 2 else pooled.new_empty
-        spread, kernels, slopes = make(models, rows, high, wide, pooled.shape[-1]), self.conv_kernels, self.slopes
-        kernels.unpool(pooled, trace.which2, spread)
-        torch.sum(pooled.flatten(1, 3), 1, dtype=self.settings.dtype, out=slopes["conv2.bias"])
-        own = [self.layout.views(buffer)[CONV] for buffer in self._flat()]
+        spread = make(models, rows, high, wide, pooled.shape[-1])
+        self.conv_kernels.unpool(pooled, trace.which2, spread)
+        torch.sum(pooled.flatten(1, 3), 1, dtype=self.settings.dtype, out=self.slopes["conv2.bias"])
+        self.conv_kernels.conv_weight_grad(trace.pooled1, spread, self.slopes["conv2.weight"])
         back = torch.empty_like(trace.pooled1)
-        kernels.conv_input_grad(spread, own[-1], trace.which1, back)  # with the weights before their step
-        kernels.conv_weight_step(trace.pooled1, spread, *own, self.step_size)
-        kernels.first_conv_weight_grad(chosen, back, trace.which1, slopes["conv1.weight"], slopes["conv1.bias"])
+        self.conv_kernels.conv_input_grad(spread, weight, trace.which1, back)
+        self.conv_kernels.first_conv_weight_grad(
+            chosen, back, trace.which1, self.slopes["conv1.weight"], self.slopes["conv1.bias"]
+        )
 
 
 def padded(index: torch.Tensor, size: int) -> torch.Tensor:
