@@ -1,12 +1,12 @@
-"""The plans of `lowchurn bench run` on a GPU machine with numpy, scikit-learn, torch, triton, array_api_compat, no more.
+"""The plans of `lowchurn bench run` where there is numpy, scikit-learn, torch, triton, array_api_compat and no more.
 
     lowchurn bench prepare inputs.npz mnist kmnist --data DIR             # where pyarrow is
     python benchmarks/gpu_tables.py table2 --inputs inputs.npz --out OUT  # where the GPU is
     lowchurn bench import OUT/table2.tar --store STORE                    # where pyarrow is
 
-Plans and their parts are in `lowchurn.bench._plans`. Rows that OUT/PLAN.tar contains already are not made again (to read
-them takes msgspec). Kernels are compiled beforehand by several processes at once (``--warm-up``), which Triton keeps on
-disk; the timings leave that out and say so.
+Plans and their parts are in `lowchurn.bench._plans`. Rows that OUT/PLAN.tar contains already are not made again (to
+read them takes msgspec). Kernels are compiled beforehand by several processes at once (``--warm-up``), which Triton
+keeps on disk; the timings leave that out and say so.
 """
 
 from __future__ import annotations

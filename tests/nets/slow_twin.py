@@ -25,6 +25,9 @@ def start_module(template, task, twin=False):
             parameter.copy_(fresh[name])
             if task.start is not None:
                 parameter.copy_(task.base_share * task.start[name] + (1 - task.base_share) * fresh[name])
+        for name, buffer in module.named_buffers():  # running statistics go with weights that are all the base's
+            if task.start is not None and task.base_share == 1:
+                buffer.copy_(task.start[name])
     return module
 
 
@@ -65,6 +68,7 @@ def plain_training(template, X, task, *, epochs, patience=5, batch_size=32, squa
                     o + share * (a - o)  # equal tokens stay what they are
                     for a, o in ((x, X[rows[other]]), (t, targets[other]), (w, weights[other]))
                 )
+                x = x if X.is_floating_point() else x.round().long()  # words are mixed by their numbers
             for module in modules:
                 module.train()
             logits = [module(x) for module in modules]
