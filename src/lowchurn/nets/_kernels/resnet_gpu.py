@@ -17,7 +17,7 @@ import triton.language as tl
 
 from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
 
-# One compiled kernel serves any number of rows.
+# One compiled kernel serves any number of rows; where sizes of images are divided by in a loop, they are constants.
 jit = triton.jit(do_not_specialize=["M", "H", "W", "EACH", "SPLITS", "parts"])
 
 
@@ -99,7 +99,7 @@ def _conv(
 
 @jit
 def _weight_grad(
-    x_ptr, d_ptr, out_ptr, M, C, N, EACH, SPLITS, H: tl.constexpr, W: tl.constexpr, SIDE: tl.constexpr,
+    x_ptr, d_ptr, out_ptr, M, C, N, EACH, SPLITS, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SIDE: tl.constexpr,
     EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Sum over a part of the positions of window (one tap, C channels) times gradient at the outputs (N)."""
@@ -114,7 +114,7 @@ def _weight_grad(
     tap = tile // (columns * across)
     down = tap // SIDE - SIDE // 2
     right = tap % SIDE - SIDE // 2
-    x_base = x_ptr + model * M * C + (down * W + right) * C
+    x_base = x_ptr + model * M * C + (down * WIDTH + right) * C
     d_base = d_ptr + model * M * N
     acc = tl.zeros((BLOCK_C, BLOCK_N), tl.float32)
     for step in range(0, EACH):
@@ -122,9 +122,9 @@ def _weight_grad(
         rows = m < M
         inside = rows
         if SIDE > 1:
-            row = (m // W) % H + down
-            column = m % W + right
-            inside = rows & (row >= 0) & (row < H) & (column >= 0) & (column < W)
+            row = (m // WIDTH) % HEIGHT + down
+            column = m % WIDTH + right
+            inside = rows & (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
         if EVEN:
             a = tl.load(x_base + m[:, None] * C + c[None, :], mask=inside[:, None], other=0.0)
             d = tl.load(d_base + m[:, None] * N + n[None, :], mask=rows[:, None], other=0.0)
@@ -385,10 +385,10 @@ def weight_grad(x, d, out):
     steps = triton.cdiv(positions, block_m)
     splits = max(1, min(triton.next_power_of_2(triton.cdiv(32, tiles)), steps // 8))
     part = out if splits == 1 else torch.empty(models, splits, out[0].numel(), device=x.device)
-    size = {"H": height, "W": width} if side > 1 else {"H": 1, "W": 1}  # divisions inside the loop
+    height, width = (height, width) if side > 1 else (1, 1)
     _weight_grad[(tiles * splits, models)](
-        x, d, part, positions, inputs, outputs, triton.cdiv(steps, splits), splits, SIDE=side, **size,
-        EVEN=inputs % block_c == 0 and outputs % block_n == 0, **tile,
+        x, d, part, positions, inputs, outputs, triton.cdiv(steps, splits), splits, HEIGHT=height,
+        WIDTH=width, SIDE=side, EVEN=inputs % block_c == 0 and outputs % block_n == 0, **tile,
     )  # fmt: skip
     if splits > 1:
         count = out[0].numel()
