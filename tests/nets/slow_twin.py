@@ -68,7 +68,7 @@ def plain_training(template, X, task, *, epochs, patience=5, batch_size=32, squa
                     o + share * (a - o)  # equal tokens stay what they are
                     for a, o in ((x, X[rows[other]]), (t, targets[other]), (w, weights[other]))
                 )
-                x = x if X.is_floating_point() else x.round().long()  # words are mixed by their numbers
+                x = x if X.is_floating_point() else x.long()  # words are mixed by their numbers and rounded down
             for module in modules:
                 module.train()
             logits = [module(x) for module in modules]
