@@ -56,7 +56,7 @@ WORK = {
     "convnet": Work("convnet-4 on 28 x 28 x 1", lambda: convnet(4), (28, 28, 1), 10),
     "colour": Work("convnet-4 on 32 x 32 x 3", lambda: convnet(4, shape=(32, 32, 3)), (32, 32, 3), 10),
     "transformer": Work("transformer-1 at length 200", lambda: transformer(1), (200,), 2, test=5000),
-    "resnet": Work("resnet-50 on 32 x 32 x 3", lambda: resnet(50), (32, 32, 3), 10, models=16, epochs=2),
+    "resnet": Work("resnet-50 on 32 x 32 x 3", lambda: resnet(50), (32, 32, 3), 10, models=32, epochs=5),
 }
 
 
