@@ -77,7 +77,8 @@ def train(
     dtype : {"float32", "float64"}
         Of weights and data.
     precision : {"auto", "float32", "bfloat16", "tf32"}
-        Of products on a GPU: "auto" is bfloat16 for convnets and full float32 accuracy for the rest.
+        Of products on a GPU: "auto" is bfloat16 for convnets, residual networks and transformers (rows of at most 256
+        tokens), and full float32 accuracy for the rest.
     memory_limit : float, optional
         Bytes that a stack may take; more models are trained in several stacks, one after the other. By default
         60 % of the GPU's free memory, or 25 % of the machine's. The results of all models are not part of it.

@@ -41,13 +41,15 @@ class TransformerStack(FlatStack):
     def __init__(self, module: Transformer, params: State, settings: Settings) -> None:
         self.heads, self.vocabulary = module.heads, module.vocabulary
         self.kernels: ModuleType | None = None
-        half = settings.device.type == "cuda" and settings.precision == "bfloat16"
-        self.compute = torch.bfloat16 if half else settings.dtype
-        if half and settings.dtype == torch.float32 and importlib.util.find_spec("triton"):
+        gpu = settings.device.type == "cuda"
+        fast = gpu and settings.dtype == torch.float32 and settings.precision in ("auto", "bfloat16")
+        if fast and importlib.util.find_spec("triton"):
             from lowchurn.nets._kernels import transformer_gpu
 
             if transformer_gpu.fits(module.token.weight.shape[1], module.length):
                 self.kernels = transformer_gpu
+        half = self.kernels or (gpu and settings.precision == "bfloat16")
+        self.compute = torch.bfloat16 if half else settings.dtype
         super().__init__({name: params[name] for name in sorted(params, key=lambda name: name == TABLE)}, settings)
 
     @property
