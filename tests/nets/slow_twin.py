@@ -65,10 +65,10 @@ def plain_training(template, X, task, *, epochs, patience=5, batch_size=32, squa
                 share = draws.mixup_shares(keys(task.seed), torch.tensor([task.mixing]), epoch, steps)[0, b]
                 other = mate.split(batch_size)[b]
                 x, t, w = (
-                    share * a + (1 - share) * o
+                    o + share * (a - o)  # equal tokens stay what they are
                     for a, o in ((x, X[rows[other]]), (t, targets[other]), (w, weights[other]))
                 )
-                x = x if X.is_floating_point() else x.round().long()  # words are mixed by their numbers
+                x = x if X.is_floating_point() else x.long()  # words are mixed by their numbers and rounded down
             for module in modules:
                 module.train()
             logits = [module(x) for module in modules]

@@ -200,7 +200,7 @@ def test_a_lower_limit_on_churn_gives_fewer_changed_decisions():
     np.testing.assert_allclose(churn[2:], limits[1:], atol=0.06)  # it swings around the limit
 
 
-def test_residual_networks_train_through_the_generic_path():
+def test_residual_networks_train_as_in_a_plain_loop():
     network = Resnet((8, 8, 3), 3, 50)
     network.blocks = nn.Sequential(*list(network.blocks)[:4])
     network.head = type(network.head)(512, 3)

@@ -17,7 +17,7 @@ from torch import nn
 from lowchurn._checks import check_choice, check_number, check_whole
 from lowchurn.nets._initial_weights import Factory, initial_weights, make_template
 from lowchurn.nets._memory import free_memory, in_words
-from lowchurn.nets._stacks import Settings, State, make_stack
+from lowchurn.nets._stacks import Settings, State, copies_held, make_stack
 from lowchurn.nets._streams import in_turn
 from lowchurn.nets._tasks import Task, check_tasks
 from lowchurn.nets._trained import FINISHED, INTERRUPTED, Numbers, Trained, TrainingInterrupted, as_pool
@@ -77,7 +77,8 @@ def train(
     dtype : {"float32", "float64"}
         Of weights and data.
     precision : {"auto", "float32", "bfloat16", "tf32"}
-        Of products on a GPU: "auto" is bfloat16 for convnets and full float32 accuracy for the rest.
+        Of products on a GPU: "auto" is bfloat16 for convnets, residual networks and transformers (rows of at most 256
+        tokens), and full float32 accuracy for the rest.
     memory_limit : float, optional
         Bytes that a stack may take; more models are trained in several stacks, one after the other. By default
         60 % of the GPU's free memory, or 25 % of the machine's. The results of all models are not part of it.
@@ -138,7 +139,8 @@ def train(
     pool = as_pool(X, settings)
     tasks = check_tasks(tasks, len(pool), {name: tuple(p.shape) for name, p in template.named_parameters()})
     classes = tasks[0].targets.shape[1]  # type: ignore[union-attr]
-    sizes = _Sizes(template, settings, classes, pool[0].numel() + _check_output(template, pool, classes))
+    row = pool[0].numel() + _check_output(template, pool, classes)
+    sizes = _Sizes(template, settings, classes, copies_held(template, generic) * row)
     groups = _alike(tasks)
     if memory_limit is None or settings.device.type == "cpu":  # a GPU may be shared by runs that give memory back
         sizes.check(groups, len(tasks))
@@ -177,12 +179,12 @@ def _alike(tasks: list[Task]) -> dict[_Kind, list[int]]:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """How much memory trainings of one network take; ``row`` counts the numbers of one row in a forward pass."""
+    """How much memory trainings of one network take; ``row`` counts the numbers that are held of one row."""
 
     template: nn.Module
     settings: Settings
     classes: int
-    row: int
+    row: float
 
     @property
     def weights(self) -> int:
@@ -192,7 +194,8 @@ class _Sizes:
         """A generous estimate of what one model needs while it trains."""
         item = self.settings.dtype.itemsize
         data = (kind.rows + kind.held_out) * (4 * 8 + (4 if kind.limited else 2) * item * (self.classes + 1))
-        return (item * (6 * self.weights + 8 * self.settings.batch_size * self.row) + data) * (2 if kind.twins else 1)
+        held = item * (6 * self.weights + math.ceil(self.settings.batch_size * self.row))
+        return (held + data) * (2 if kind.twins else 1)
 
     def check(self, groups: dict[_Kind, list[int]], models: int) -> None:
         """Refuse what cannot fit: the system ends a process that takes more memory than there is."""
