@@ -96,7 +96,7 @@ class Run:
         about = About(1, self.kind, self.model, list(self.metrics.items()), list(self.filters.items()))
         rows = rows.replace_schema_metadata({ABOUT: json.dumps(asdict(about))})
         sink = pa.BufferOutputStream()
-        pq.write_table(rows, sink, compression="zstd")
+        pq.write_table(rows, sink, compression="zstd", write_statistics=False)  # these would repeat whole answers
         return bytes(sink.getvalue())
 
     def __repr__(self) -> str:
