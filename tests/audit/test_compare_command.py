@@ -1,7 +1,10 @@
 """``lowchurn compare`` and ``lowchurn bless`` as a pipeline calls them."""
 
 import json
+import re
+import shlex
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -180,3 +183,22 @@ def test_help_shows_an_example(lowchurn, command):
     done = lowchurn(command, "--help")
     assert done.code == 0
     assert f"Example: lowchurn {command}" in " ".join(done.out.split())
+
+
+def test_the_guide_shows_what_is_printed(folder, lowchurn):
+    """Its commands run on two folders of logs, and the first prints the lines that are shown."""
+    guide = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
+    for side in ("base", "candidate"):
+        for task in ("safety", "sums"):
+            wrong = () if task == "safety" else (0, 4, 8, 12, 16) if side == "base" else (0, 4, 5, 7, 11, 12, 13, 16)
+            samples = [
+                lm_eval_sample(i, f"about {3 * i - 1}" if i in wrong else str(3 * i), i not in wrong) for i in range(20)
+            ]
+            write_samples(folder / "results" / side, task, samples)
+    blocks = re.findall(r"^```(sh|text)\n(.*?)^```", guide, flags=re.MULTILINE | re.DOTALL)
+    commands = [line for kind, block in blocks if kind == "sh" for line in block.splitlines()]
+    done = [lowchurn(*shlex.split(command)[1:]) for command in commands]
+    assert [result.code for result in done] == [0] * len(commands)
+    (shown,) = (block for kind, block in blocks if kind == "text")
+    for line in shown.splitlines():
+        assert line.strip() == "..." or line in done[0].out.splitlines(), line
