@@ -14,6 +14,7 @@ from lowchurn.report import html_page
 from tests.audit.runs import (
     lm_eval_choice,
     lm_eval_sample,
+    promptfoo_result,
     promptfoo_results,
     random_runs,
     write_lines,
@@ -212,6 +213,18 @@ def test_the_new_run_is_read_by_the_metric_and_filter_of_the_old_one(tmp_path):
     assert (result.accuracy_old.value, result.accuracy_new.value) == (1.0, 1.0)
     with pytest.raises(ValueError, match="the filter of 't' must be the same in both runs"):
         compare(read_run(old), read_run(new, filter="flexible-extract"))
+
+
+def test_a_baseline_has_its_metric_whatever_kind_is_named(tmp_path):
+    path = write_samples(tmp_path, "t", [lm_eval_choice(i, (-1, -2, -3), (True, False)) for i in range(4)])
+    read_run(path, metric="acc_norm").save(tmp_path / "baseline.parquet")
+    assert compare(tmp_path / "baseline.parquet", path, kind="lm-eval").accuracy_new.value == 0
+    results = [promptfoo_result(i, {"a": i}, i > 2, namedScores={"tone": float(i > 4)}) for i in range(9)]
+    path = write_lines(tmp_path / "out.jsonl", results)
+    read_run(path, metric="tone").save(tmp_path / "tone.parquet")
+    assert compare(tmp_path / "tone.parquet", path).accuracy_new.value == pytest.approx(4 / 9)
+    table = pd.DataFrame({"id": [f'{{"a": {i}}}' for i in range(9)], "passed": [i > 4 for i in range(9)]})
+    assert compare(tmp_path / "tone.parquet", table).identical
 
 
 def test_metrics_of_tasks_have_to_agree(tmp_path):

@@ -102,15 +102,15 @@ class Choices:
 def compare_chosen(
     old: Run | TableLike, new: Run | TableLike, chosen: Choices, settings: Settings, origin: Origin
 ) -> Audit:
-    """Read both runs and compare them; by default, lm-eval is read with the metrics and filters of the old run."""
+    """Read both runs and compare them; by default the new one is read with the metrics (and filters) of the old one."""
     if chosen.threshold is not None:
         check_number("compare", "threshold", chosen.threshold, -math.inf, math.inf)
     kind, task, by = chosen.kind, chosen.task, chosen.by
     before = old if isinstance(old, Run) else read_chosen(old, kind, task, chosen.metric, chosen.filter, by)
-    metric: Choice = chosen.metric
+    metric = chosen.metric or before.metrics
     filter: Choice = chosen.filter
-    if before.kind == "lm-eval":
-        metric, filter = metric or before.metrics, filter or before.filters
+    if before.kind == "lm-eval":  # another provider of promptfoo is what may be compared
+        filter = filter or before.filters
     after = new if isinstance(new, Run) else read_chosen(new, kind, task, metric, filter, by)
     return compare_runs(before, after, chosen, settings, origin)
 

@@ -252,7 +252,8 @@ class Audit:
             found[name] = [before[0] + int(n), before[1] + int(broken)]
         for name in ids:
             if name not in found and not (self.coverage and self.coverage.lacks(name)):
-                raise unknown_name("gate", "slice or id to never break", name, [s.name for s in self.judged])
+                known = [s.name for s in self.judged] or ["the ids of the audited rows"]
+                raise unknown_name("gate", "slice or id to never break", name, known)
         return [Protected(name, *found.get(name, (0, 0))) for name in names]
 
     @property

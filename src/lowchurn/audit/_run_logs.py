@@ -95,8 +95,8 @@ def find_kind(path: str) -> str:
             if next(Path(path).rglob(pattern), None) is not None:
                 return kind
         raise ValueError(
-            f"read_run: the folder {path!r} has no log of a run: no samples_<task>_<date>.jsonl of lm-eval and no "
-            ".eval file of Inspect. Give the file itself, or name its kind with kind=."
+            f"read_run: the folder {path!r} has no log of a run: no samples_<task>_<date>.jsonl of lm-eval (written "
+            "with --log_samples) and no .eval file of Inspect. Give the file itself, or name its kind with kind=."
         )
     lower = path.lower()
     if lower.endswith(".eval"):

@@ -19,7 +19,7 @@ from lowchurn._checks import check_choice, unknown_name
 from lowchurn._files import PathLike, write_file
 from lowchurn._terminal import printable
 from lowchurn.audit._columns import as_names
-from lowchurn.audit._paths import split_path
+from lowchurn.audit._paths import PARQUET_ENDINGS, split_path
 from lowchurn.audit._run_logs import ABOUT, READERS, SHOWN, About, Attempt, Log, find_kind, text_of
 from lowchurn.audit._sources import TableLike
 
@@ -168,10 +168,14 @@ def read_chosen(
         near = sorted(p.name for p in folder.glob("*"))[:SHOWN] if folder.is_dir() else []
         hint = f" That folder holds {', '.join(near)}." if near else ""
         raise ValueError(f"read_run: there is no file or folder {where!r}.{hint}")
-    if kind == "auto":
+    if where is not None and where.lower().endswith(PARQUET_ENDINGS):
+        kind = "table"  # a baseline of any kind, perhaps
+    elif kind == "auto":
         kind = "table" if where is None else find_kind(where)
     elif where is None and kind != "table":
         raise ValueError(f"read_run: {kind} must be read from a file or folder, got a table.")
+    if kind == "table":  # its columns have names of their own
+        metric, filter = (each if isinstance(each, str) else None for each in (metric, filter))
     log = READERS[kind](path if where is None else where, metric if isinstance(metric, str) else None)
     slices = [column for column in as_names("by", by) if column != "task"]  # it is there in any case
     return _assembled(log, where, kind, task, metric, filter, slices)

@@ -141,7 +141,7 @@ def _run_lines(audit: Audit) -> list[str]:
         shown = f": {' -> '.join(map(repr, answers))}" if answers else ""
         lines.append(f"  broken {short(item_of(audit, flip), 60)}{shown}")
     if (more := audit.whole.n["broken"] - MOST_ITEMS) > 0:
-        lines.append(f"  and {more:,} more broken items, which --html and --json show")
+        lines.append(f"  and {more:,} more broken items")
     return lines
 
 
