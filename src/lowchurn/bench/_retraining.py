@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from lowchurn.bench._loading import Data
+from lowchurn.bench._loading import PIXELS, Data
 from lowchurn.bench._protocol import Draw, Protocol, draw, make_network
 from lowchurn.bench._segments import FINISHED
 from lowchurn.metrics import decide
@@ -21,8 +23,33 @@ if TYPE_CHECKING:
     from lowchurn.nets import Task
     from lowchurn.nets._trained import Trained
 
+_ON_DEVICE: WeakValueDictionary[tuple, torch.Tensor] = WeakValueDictionary()
+_UPLOAD = Lock()
 BLEND_BYTES = 2**32  # that averages of weights or probabilities may take at a time
 T = TypeVar("T")
+
+
+def rows_on_device(X: np.ndarray, place: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Rows as a tensor, images as numbers from 0 to 1; one for all blocks and data sets that use it at the same time.
+
+    Images travel as bytes. Whoever keeps the tensor keeps ``X`` as well, which it is known by.
+    """
+    import torch
+
+    with _UPLOAD:
+        key = (id(X), place, dtype)
+        found = _ON_DEVICE.get(key)
+        if found is None:
+            found = torch.from_numpy(np.ascontiguousarray(X)).to(place)
+            if found.dtype == torch.uint8:  # looked up, since a GPU divides otherwise than a CPU
+                values = torch.from_numpy(PIXELS).to(place, dtype)
+                found = values.index_select(0, found.flatten().to(torch.int32)).view(found.shape)
+            elif found.is_floating_point():
+                found = found.to(dtype)
+            if place.type == "cuda":  # other streams may read it from now on
+                torch.cuda.current_stream().synchronize()
+            _ON_DEVICE[key] = found
+        return found
 
 
 class Pool:
@@ -36,9 +63,8 @@ class Pool:
         self.data, self.protocol = data, protocol
         self.network = make_network(protocol.network, data)
         self.dtype: torch.dtype = getattr(torch, options["dtype"])
-        rows = data.X.reshape(len(data.X), -1) if protocol.network.startswith("fcn-") else data.X
-        X = torch.from_numpy(np.ascontiguousarray(rows)).to(place)
-        self.X = X.to(self.dtype) if X.is_floating_point() else X
+        self._rows = rows_on_device(data.X, place, self.dtype)  # kept for others, while this is
+        self.X = self._rows.flatten(1) if protocol.network.startswith("fcn-") else self._rows
         self.labels = torch.from_numpy(data.y).to(place)
         limit = options["memory_limit"]
         self.bytes_at_once = BLEND_BYTES if limit is None else min(BLEND_BYTES, limit / 4)

@@ -53,7 +53,7 @@ class Room:
         if self.on_gpu:
             return 6.0 * self._item * weights, float(self._item * weights * (self.models + 1))
         drawn = max(min((self.models + 1) * weights, DRAWN), weights)
-        fixed = TRAINING * self._item * weights + 4 * 8 * drawn + 2 * data.X.nbytes
+        fixed = TRAINING * self._item * weights + 4 * 8 * drawn + 2 * max(data.X.nbytes, self._item * data.X.size)
         return float(fixed), float(KEPT * self._item * weights * (self.models + 1))
 
     def check(self, missing: Iterable[tuple[Data, Protocol, Missing]]) -> int:
