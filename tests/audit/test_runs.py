@@ -456,3 +456,29 @@ def test_records_of_any_other_form_are_one_error(tmp_path, kind, record):
             assert message == "" or message.startswith("read_run: ")
             refused += bool(message)
     assert refused > 20
+
+
+JUNK = [None, 7, -1.5, "text", "", True, [], {}, [[]], {"a": {}}, 10**400, float("inf"), "\x00", "\ud800", "é" * 300]
+
+
+def damaged(value, rng, depth=0):
+    """A copy of nested data in which one thing at any depth is missing or replaced."""
+    if isinstance(value, dict) and value:
+        name = rng.choice(list(value))
+        if rng.random() < 0.2:
+            return {k: v for k, v in value.items() if k != name}
+        return value | {name: damaged(value[name], rng, depth + 1) if depth < 4 else rng.choice(JUNK)}
+    return rng.choice(JUNK)
+
+
+@pytest.mark.parametrize(
+    "record", [lm_eval_sample(1, "3", True), lm_eval_choice(1, (-1, -2, -3), (True, False)), promptfoo_results()[1],
+               {"id": 1, "outcome": 1, "answer": "a", "task": "t", "epoch": 1, "target": "x", "prompt": "p"}],
+    ids=["lm-eval", "choice", "promptfoo", "table"],
+)  # fmt: skip
+def test_damaged_records_are_read_or_refused(tmp_path, record):
+    rng = random.Random(0)
+    for _ in range(150):
+        path = write_lines(tmp_path / "run.jsonl", [damaged(record, rng)])
+        message = refusal(path, "auto")
+        assert message == "" or message.startswith("read_run: ")

@@ -170,7 +170,7 @@ def _lm_eval_attempt(
         text_of(record.get("filter")),
         answer=answer,
         target=target,
-        prompt=prompt and str(prompt)[:16],
+        prompt=text_of(prompt and str(prompt)[:16]),
         content=_hash(record.get("doc_hash") or record.get("doc"), record.get("target_hash") or record.get("target")),
         fields=_short(record.get("doc")),
     )
@@ -188,11 +188,11 @@ def _lm_eval_answer(
     """The text that was generated and the expected one; of several choices the likeliest and the right one."""
     target, answers = text_of(record.get("target")), record.get("resps") or record.get("filtered_resps")
     try:
-        choices = [str(request[1]).strip() for request in arguments]
+        choices = [str(text_of(request[1])).strip() for request in arguments]
         scores = [float(pair[0]) for pair in record["filtered_resps"]]
         if len(scores) < 2 or len(scores) != len(choices):
             raise ValueError
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         while isinstance(answers, list) and len(answers) == 1:
             answers = answers[0]
         return text_of(answers), target
@@ -363,11 +363,14 @@ def _table_attempt(where: str, row: Mapping[str, Any], roles: Mapping[str, str],
     value = {role: row.get(name) for role, name in roles.items()}
     if value["id"] is None or value["id"] == "":
         raise ValueError(f"read_run: {where} has no id. Give every item one.")
-    epoch = value.get("epoch")
+    epoch: Any = 1 if value.get("epoch") is None else value["epoch"]
     try:
-        number = 1 if epoch is None else int(epoch)
-    except (TypeError, ValueError):
-        raise ValueError(f"read_run: {where}: {roles['epoch']} must be a whole number, got {epoch!r}.") from None
+        number = int(epoch)
+        fits = 0 <= number < 2**53 and float(epoch) == number
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise ValueError(f"read_run: {where}: {roles['epoch']} must be a whole number, got {text_of(epoch)!r}.")
     prompt = value.get("prompt")
     return Attempt(
         where,
@@ -377,7 +380,7 @@ def _table_attempt(where: str, row: Mapping[str, Any], roles: Mapping[str, str],
         epoch=number,
         answer=text_of(value.get("answer")),
         target=text_of(value.get("target")),
-        prompt=prompt if prompt is None or roles["prompt"] == "prompt_hash" else _hash(prompt),
+        prompt=text_of(prompt) if prompt is None or roles["prompt"] == "prompt_hash" else _hash(prompt),
         content=text_of(value.get("content")) or (_hash(value["target"]) if value.get("target") is not None else None),
         fields=_short(row),
     )
@@ -437,17 +440,16 @@ def _document(path: str) -> Any:
 
 def text_of(value: object) -> str | None:
     """A value as text: text as it is, anything nested as JSON."""
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else str(value)
+    if value is None:
+        return None
+    nested = isinstance(value, dict | list)
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, default=str) if nested else str(value)
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()  # lone surrogates have no UTF-8
 
 
 def id_text(value: object) -> str:
     """An id as text; of a long one the beginning and a hash."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    nested = isinstance(value, dict | list)
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True, default=str) if nested else str(value)
+    text = str(text_of(int(value) if isinstance(value, float) and value.is_integer() else value))
     return text if len(text) <= LONGEST_ID else f"{text[: LONGEST_ID - 20]}... #{_hash(text)}"
 
 
