@@ -35,7 +35,7 @@ SCHEMA = {
     "prompt_hash": pa.string(),
     "content": pa.string(),
 }
-RESERVED = {*SCHEMA, "item", "expected"}
+RESERVED = {*SCHEMA, "item", "expected", "old answer", "new answer"}
 # Outcomes in words, and the letters of Inspect.
 RIGHT = ("right", "correct", "true", "yes", "pass", "passed", "c")
 WRONG = ("wrong", "incorrect", "false", "no", "fail", "failed", "i", "n")

@@ -30,10 +30,14 @@ class Flips:
 
 def changed_rows(audit: Audit) -> Flips:
     """The examples that the audit kept."""
-    columns = list(dict.fromkeys(name for flip in audit.flips for name in flip if name != "kind"))
-    labelled = "label" in columns or audit.coverage is not None
+    runs = audit.coverage is not None  # their items have a kind, and perhaps no answers
+    columns = list(dict.fromkeys(name for flip in audit.flips for name in flip if not (runs and name == "kind")))
+    labelled = runs or "label" in columns
     heads = [*(["kind"] if labelled else []), *map(_head, columns)]
-    rows = [(_kind(flip), [_cell(flip.get(name)) for name in columns]) for flip in audit.flips]
+    rows = [
+        (str(flip["kind"]) if runs else _kind(flip), [_cell(flip.get(name)) for name in columns])
+        for flip in audit.flips
+    ]
     return Flips(heads, rows, labelled, audit.whole.n["changed"])
 
 
@@ -50,8 +54,6 @@ def _cell(value: object) -> tuple[str, str | None]:
 
 
 def _kind(flip: Mapping[str, object]) -> str:
-    if "kind" in flip:  # of evaluation runs, which have no other labels
-        return str(flip["kind"])
     if flip.get("label") is None:
         return "no label"
     return "broken" if flip["label"] == flip["old"] else "fixed" if flip["label"] == flip["new"] else "lateral"
