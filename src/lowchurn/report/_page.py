@@ -70,7 +70,7 @@ def html_page(
     plan: ReviewPlan | None = None,
     review: Review | None = None,
     frontier: object = None,
-    title: str = "Model audit",
+    title: str | None = None,
 ) -> str:
     """The audit as one HTML page that needs nothing else.
 
@@ -91,7 +91,8 @@ def html_page(
         ``dial`` (0 for the new model, 1 for the base), ``models`` that answer every row, ``chosen``, and intervals
         such as ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a curve get a slider. Without any
         accuracy the page shows churn along the curves.
-    title : str, default "Model audit"
+    title : str, optional
+        By default "Model audit", or "Evaluation runs" of a comparison of runs.
 
     Examples
     --------
@@ -117,7 +118,7 @@ def html_page(
         "verdict": verdict,
         "review": review,
         "plan": audit.review_plan() if plan is None else plan,
-        "title": title,
+        "title": title or ("Model audit" if audit.coverage is None else "Evaluation runs"),
         "sections": {name: heading for name, heading in SECTIONS.items() if not absent.get(name)},
         "policy": _policy(),
         "level": f"{audit.confidence:.0%}",
@@ -157,10 +158,10 @@ def _audited(audit: Audit) -> dict[str, object]:
     names = [side.name or (PurePath(side.path).name if side.path else "") for side in (source.old, source.new)]
     sides = [
         {
-            "title": title,
+            "title": title or ("Model audit" if audit.coverage is None else "Evaluation runs"),
             "source": getattr(source, side),
             "table": made[side],
-            "rows": getattr(audit.rows, side),
+            "rows": getattr(source, side).rows,
             "decision": made[f"decision_{side}"],
         }
         for title, side in (("Base (old)", "old"), ("Candidate (new)", "new"))
@@ -183,7 +184,7 @@ def _value(value: object) -> str:
 
 def _figures(audit: Audit) -> dict[str, object]:
     cards = [
-        (what, value, interval.strip("()"))
+        (what if audit.coverage is None else what.replace("decisions", "outcomes"), value, interval.strip("()"))
         for name, what in CARDS.items()
         for value, interval in [value_and_interval(getattr(audit, name), signed=name == "accuracy_change")]
         if getattr(audit, name).defined
