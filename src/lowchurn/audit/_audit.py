@@ -58,7 +58,7 @@ def audit(
 
     Parameters
     ----------
-    old, new : path, pandas, polars or pyarrow table, DuckDB relation or Ibis table
+    old, new : path, pandas, polars or pyarrow table, Hugging Face dataset, DuckDB relation or Ibis table
         The predictions of the model in production and of the candidate. Paths may be Parquet (a file, a folder or
         a pattern), CSV or ``"file.duckdb::table"``.
     id : str or list of str, default "id"
