@@ -11,7 +11,7 @@ import re
 import shutil
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,11 +112,13 @@ class Engine:
         self._close = weakref.finalize(self, _close, self.backend, place)
 
     @classmethod
-    def for_tables(cls, old: TableLike, new: TableLike, settings: Settings) -> Engine:
-        """The engine that both tables can live in."""
-        backends = [b for b in (_backend_of(source) for source in (old, new)) if b is not None]
-        if len({id(b) for b in backends}) > 1:
-            raise ValueError("audit: both Ibis tables must come from one connection, got two. Use one, or give files.")
+    def for_tables(cls, tables: Sequence[TableLike], settings: Settings) -> Engine:
+        """The engine that all tables can live in."""
+        backends = [b for b in map(_backend_of, tables) if b is not None]
+        if (different := len({id(b) for b in backends})) > 1:
+            raise ValueError(
+                f"audit: all Ibis tables must come from one connection, got {different}. Use one, or give files."
+            )
         return cls(settings, backends[0] if backends else None)
 
     def close(self) -> None:
