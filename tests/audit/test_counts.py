@@ -260,7 +260,7 @@ def expressions():
               "g": "int64", "country": "string", "age": "float64"}  # fmt: skip
     old, new = ibis.table(schema, name="old"), ibis.table(schema, name="new")
     types = Schema.of(dict(old.schema().items()))
-    columns = resolve(types, types, Settings(label="y", by=["country", "age"], weight="w", group="g"))
+    columns = resolve({"old": types, "new": types}, Settings(label="y", by=["country", "age"], weight="w", group="g"))
     sides = [joins.project(t, columns, side, t.columns) for t, side in ((old, "old"), (new, "new"))]
     pairs = joins.pair(*sides, columns, soft=True)
     cuts = [counts.Cut("country", "b0"), counts.Cut("age", "b1", (20.0, 40.0))]

@@ -58,7 +58,7 @@ def audit(
 
     Parameters
     ----------
-    old, new : path, pandas, polars or pyarrow table, DuckDB relation or Ibis table
+    old, new : path, pandas, polars or pyarrow table, Hugging Face dataset, DuckDB relation or Ibis table
         The predictions of the model in production and of the candidate. Paths may be Parquet (a file, a folder or
         a pattern), CSV or ``"file.duckdb::table"``.
     id : str or list of str, default "id"
@@ -126,12 +126,12 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
     began = time.perf_counter()
     settings.check()
     described = describe_source(old, settings.old_name), describe_source(new, settings.new_name)
-    engine = Engine.for_tables(old, new, settings)
+    engine = Engine.for_tables((old, new), settings)
     try:
         with engine.errors():
             opened = {"old": engine.open("old", old), "new": engine.open("new", new)}
             _empty_labels(engine, opened, settings.label)
-            columns = resolve(opened["old"].schema, opened["new"].schema, settings)
+            columns = resolve({side: source.schema for side, source in opened.items()}, settings)
             tables = {side: source.select(columns.used(side, source.schema)) for side, source in opened.items()}
             joined = join_tables(engine, tables, columns, strict=settings.on_mismatch == "error")
             found = _count(engine, joined, columns, settings)
