@@ -173,7 +173,7 @@ class Members:
     def finished(self) -> list[int]:
         return [k for k in self.places if self.stack.status[k] == FINISHED]
 
-    @property
+    @cached_property
     def left_out(self) -> str:
         states = [self.stack.status[k] for k in self.places]
         return "; ".join(f"member {j} ({state})" for j, state in enumerate(states) if state != FINISHED)
@@ -274,6 +274,11 @@ class Retrains:
         """Where the models of some trainings of one trial lie; None where they had no teacher."""
         found = [self.at[i, one] for one in trainings if (i, one) in self.at]
         return Members(found[0][0], [k for _, k in found]) if found else None  # those of a group are in one stack
+
+    def epochs(self, i: int, trainings: tuple[Training, ...]) -> int:
+        """The epochs of some trainings of one trial together."""
+        found = (self.at.get((i, one)) for one in trainings)
+        return int(sum(at[0].epochs[at[1]] for at in found if at is not None))
 
     def means(
         self, members: dict[int, Members], rows: list[np.ndarray] | None = None
