@@ -15,7 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
+from lowchurn.nets._kernels.dense_gpu import adam
+
+__all__ = ["adam", "apply", "conv", "conv_folded", "conv_norm", "input_grad", "norm_grad", "weight_grad"]
 
 # One compiled kernel serves any number of rows; where sizes of images are divided by in a loop, they are constants.
 jit = triton.jit(do_not_specialize=["M", "H", "W", "EACH", "SPLITS", "parts"])
@@ -287,26 +289,6 @@ def _norm_grad(g_ptr, y_ptr, back_ptr, out_ptr, M, N, BLOCK_M: tl.constexpr, BLO
     tl.store(out_ptr + at, d.to(out_ptr.dtype.element_ty), mask=keep)
 
 
-@jit
-def _adam(
-    w_ptr, m_ptr, v_ptr, g_ptr, copy_ptr, rate_ptr, size, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Keras's Adam over a flat buffer; also writes the low-precision weights."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    keep = i < size
-    g = tl.load(g_ptr + i, mask=keep, other=0.0)
-    m = tl.load(m_ptr + i, mask=keep, other=0.0)
-    v = tl.load(v_ptr + i, mask=keep, other=0.0)
-    m = m + (g - m) * (1 - B1)
-    v = v + (g * g - v) * (1 - B2)
-    w = tl.load(w_ptr + i, mask=keep, other=0.0) - tl.load(rate_ptr) * m / (tl.sqrt(v) + EPS)
-    tl.store(w_ptr + i, w, mask=keep)
-    tl.store(m_ptr + i, m, mask=keep)
-    tl.store(v_ptr + i, v, mask=keep)
-    tl.store(copy_ptr + i, w.to(copy_ptr.dtype.element_ty), mask=keep)
-
-
 # Launchers: tensors (K, rows, height, width, channels) and weights (K, side, side, inputs, outputs).
 
 
@@ -433,11 +415,3 @@ def norm_grad(g, y, coefs, d_weight, d_bias):
     grid = (triton.cdiv(channels, tile["BLOCK_N"]), triton.cdiv(positions, tile["BLOCK_M"]), len(y))
     _norm_grad[grid](g, y, back, out, positions, channels, **tile)
     return out
-
-
-def adam(w, m, v, g, rate, copy):
-    """Keras's Adam on flat float32 buffers with a step size on the device; ``copy`` receives the rounded weights."""
-    size = w.numel()
-    _adam[(triton.cdiv(size, 1024),)](
-        w, m, v, g, copy, rate, size, B1=BETA1, B2=BETA2, EPS=EPSILON, BLOCK=1024, num_warps=4
-    )
