@@ -309,13 +309,13 @@ def show(title, rows, reference):
         print(f"{name:44}{value:>20.4g}{value / rows[reference]:>19.1f} x")
 
 
-def digits():
-    """scikit-learn's digits, grown to 24 x 24 with a margin to 28 x 28."""
+def digits(times=3, margin=2):
+    """scikit-learn's digits, 8 x 8, grown so many times and with a margin: to 28 x 28, if nothing else is asked for."""
     from sklearn.datasets import load_digits
 
     images, y = load_digits(return_X_y=True)
-    grown = np.kron(images.reshape(-1, 8, 8) / 16, np.ones((3, 3)))
-    X = np.pad(grown, ((0, 0), (2, 2), (2, 2)))[..., None].astype("float32")
+    grown = np.kron(images.reshape(-1, 8, 8) / 16, np.ones((times, times)))
+    X = np.pad(grown, ((0, 0), (margin, margin), (margin, margin)))[..., None].astype("float32")
     order = np.random.default_rng(0).permutation(len(y))
     return X, y, order[:500], order[500:600], order[600:]
 
@@ -378,6 +378,9 @@ def study_precisions(kinds, inputs, models):
         study_precision("transformer-1 on made text", transformer(1), words(), models)
         if inputs:
             study_precision("transformer-1 on IMDB", transformer(1), reviews(inputs), models)
+    if "resnet" in kinds:
+        small = resnet(50, shape=(16, 16, 1))
+        study_precision("resnet-50 on scikit-learn's digits", small, digits(2, 0), min(models, 32))
 
 
 def main():
