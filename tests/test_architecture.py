@@ -91,6 +91,7 @@ EDGES = {
         "audit/_csv.py",
         "audit/_exact.py",
         "audit/_joins.py",
+        "audit/_releases.py",
         "audit/_sources.py",
         "audit/_values.py",
     ),
@@ -112,7 +113,7 @@ EDGES = {
 
 MOST_LINES = 60  # of a function's body, docstring aside
 MOST_ATTRIBUTES = 12
-MOST_PUBLIC_NAMES = 76
+MOST_PUBLIC_NAMES = 78
 # Classes with more attributes, because their fields are not of our choice.
 WIDE = {
     "lowchurn.audit._result.Audit": "a public result: its fields are what a user reads",

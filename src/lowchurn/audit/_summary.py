@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -12,6 +11,7 @@ from lowchurn._estimates import Estimate
 from lowchurn._html import clean, render
 from lowchurn._terminal import printable
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Check, Verdict
+from lowchurn.audit._markdown import cell as _cell
 
 if TYPE_CHECKING:
     from lowchurn.audit._inference import Slice
@@ -105,14 +105,6 @@ def text(audit: Audit, review: Review | None = None) -> str:
     ]
     lines += [f"  note: {note}" for note in audit.notes]
     return "\n".join(map(printable, lines))
-
-
-def _cell(value: object) -> str:
-    """Text that stays inside a Markdown table cell, whatever it holds."""
-    escaped = html.escape(str(value), quote=False)
-    for mark in "\\`*_[]|~":
-        escaped = escaped.replace(mark, f"\\{mark}")
-    return printable(" ".join(escaped.split()))
 
 
 def _table(head: str, rows: list[str]) -> list[str]:

@@ -13,6 +13,7 @@ from lowchurn import __version__
 from lowchurn._exits import CODES, DEBUG, run_command
 from lowchurn.cli._audit_options import audit
 from lowchurn.cli._bench import bench_app, data_app
+from lowchurn.cli._history_options import history
 from lowchurn.cli._retrain import LARGEST_SEED, dial, retrain, score
 
 __all__: list[str] = []
@@ -67,6 +68,7 @@ def demo(
 
 
 app.command()(audit)
+app.command(epilog=EXITS)(history)
 app.command(epilog=EXITS)(retrain)
 app.command(epilog=EXITS)(dial)
 app.command(epilog=EXITS)(score)

@@ -32,7 +32,7 @@ def changed_rows(audit: Audit) -> Flips:
     columns = list(audit.flips[0]) if audit.flips else []
     labelled = "label" in columns
     heads = [*(["kind"] if labelled else []), *map(_head, columns)]
-    rows = [(_kind(flip), [_cell(value) for value in flip.values()]) for flip in audit.flips]
+    rows = [(_kind(flip), [cell(value) for value in flip.values()]) for flip in audit.flips]
     return Flips(heads, rows, labelled, audit.whole.n["changed"])
 
 
@@ -41,7 +41,8 @@ def _head(name: str) -> str:
     return OURS.get(name) or (f"{name} (column)" if name in {*OURS.values(), "kind"} else name)
 
 
-def _cell(value: object) -> tuple[str, str | None]:
+def cell(value: object) -> tuple[str, str | None]:
+    """A value as text and, of a number, as what to sort by."""
     shown = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return shown, repr(value) if number else None
