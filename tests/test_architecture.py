@@ -58,6 +58,7 @@ ALLOWED = {
     "_reading": {"_extras", "_terminal"},
     "_terminal": set(),
     "_exits": FLOOR,
+    "_pytest_plugin": {"_checks", "audit", "report"},
     "_model_files": {"_reading", "_terminal", "_types"},
     "_charts": FLOOR,
     "_tried": MATHS,
