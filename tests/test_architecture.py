@@ -110,11 +110,12 @@ EDGES = {
     "huggingface_hub": ("bench/_fetch.py",),
     "pyarrow": ("audit/", "bench/", "retrain/"),
     "msgspec": ("_reading.py",),
+    "inspect_ai": ("audit/_run_logs.py",),
 }
 
 MOST_LINES = 60  # of a function's body, docstring aside
 MOST_ATTRIBUTES = 12
-MOST_PUBLIC_NAMES = 78
+MOST_PUBLIC_NAMES = 79
 # Classes with more attributes, because their fields are not of our choice.
 WIDE = {
     "lowchurn.audit._result.Audit": "a public result: its fields are what a user reads",

@@ -283,6 +283,7 @@ def expressions():
         "calibration": counts.calibration_sums(pairs, unit),
         "shift": counts.shift(pairs),
         "flipped": counts.flipped(pairs, 0, 10),
+        "rows by id": counts.rows_by_id(pairs, ["7", "8"]),
         "quantiles": counts.quantiles(pairs, "b1", [0.5], 10**8),
     }
 

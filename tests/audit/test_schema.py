@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lowchurn.audit import audit, history
+from lowchurn.audit import audit, compare, history
 from lowchurn.audit._schema import schema, version_of
 from tests.audit.conftest import make_tables
 from tests.audit.test_history import make_releases
@@ -92,6 +92,15 @@ def test_decisions_of_every_type(answers):
     read = validate(history([old, new, old], label="y").to_json())
     assert read["restless"][0]["back"] == 1
     assert None not in read["restless"][0]["decisions"]
+
+
+def test_comparisons_of_evaluation_runs():
+    old = pd.DataFrame({"id": range(40), "correct": [1] * 30 + [0] * 10, "answer": "a", "lang": ["de", "fr"] * 20})
+    new = old.assign(correct=[1] * 25 + [0] * 10 + [1] * 5, answer="b").iloc[:-1]
+    found = compare(old, new, by="lang")
+    limits = {"not_worse_than": 0.05, "never_break": ["lang=de"]}
+    read = validate(found.to_json(found.gate(limits)))
+    assert (read["coverage"]["only_old"], len(read["changed_items"])) == (1, found.whole.n["changed"])
 
 
 def test_histories_of_every_kind():

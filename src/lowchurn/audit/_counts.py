@@ -207,6 +207,21 @@ def flipped(pairs: Table, seed: int, n: int | None = None) -> Table:
     return rows if n is None else rows.limit(n)
 
 
+def rows_by_id(pairs: Table, names: Sequence[str]) -> Table:
+    """Labelled and broken rows by name: the value of the first key column, or of the first ones joined by a slash."""
+    keys = [pairs[key].cast("string") for key in key_names(pairs)]
+    texts = [keys[0]]
+    for key in keys[1:]:
+        texts.append(texts[-1] + "/" + key)
+    kind = _change(pairs)
+    views = []
+    for text in texts:
+        named = pairs.select(name=text, kind=kind).filter(lambda t: t.name.isin(names))
+        broken, labelled = count_if(named.kind == "broken"), count_if(~named.kind.isin(["same", "changed"]))
+        views.append(named.group_by("name").aggregate(n=labelled, broken=broken))
+    return ibis.union(*views) if len(views) > 1 else views[0]
+
+
 def quantiles(pairs: Table, column: str, shares: Sequence[float], rows: int, most: int = 5_000_000) -> Table:
     """Edges for bins; of very many rows a part, chosen by a hash of the id, is enough."""
     if rows > most:

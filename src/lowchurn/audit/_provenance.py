@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -61,7 +62,13 @@ def describe_source(source: TableLike, name: str | None, share: float = 1.0) -> 
     if not isinstance(source, str | os.PathLike):
         return Source(name, None)
     path = os.fspath(source)
-    files = files_of(path)
+    return describe_files(path, files_of(path), name, share)
+
+
+def describe_files(path: str | None, files: Sequence[Path], name: str | None, share: float = 1.0) -> Source:
+    """The files behind a path, with their checksum."""
+    if path is None:
+        return Source(name, None)
     try:
         found = [os.stat(file) for file in files]
         newest = max((f.st_mtime for f in found), default=None)
@@ -72,7 +79,7 @@ def describe_source(source: TableLike, name: str | None, share: float = 1.0) -> 
         return Source(name, path)  # the error comes when it is read
 
 
-def _checksum(path: str, files: list[Path]) -> str:
+def _checksum(path: str, files: Sequence[Path]) -> str:
     sums = {}
     for file in files:
         with open(file, "rb") as opened:

@@ -94,7 +94,7 @@ def html_page(
         such as ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a curve get a slider. Without any
         accuracy the page shows churn along the curves.
     title : str, optional
-        By default "Model audit" or "Model history".
+        By default "Model audit", "Evaluation runs" of a comparison of runs, or "Model history".
 
     Examples
     --------
@@ -124,7 +124,7 @@ def html_page(
         "verdict": verdict,
         "review": review,
         "plan": audit.review_plan() if plan is None else plan,
-        "title": title or "Model audit",
+        "title": title or ("Model audit" if audit.coverage is None else "Evaluation runs"),
         "sections": {name: heading for name, heading in SECTIONS.items() if not absent.get(name)},
         "policy": _policy(),
         "level": f"{audit.confidence:.0%}",
@@ -164,10 +164,10 @@ def _audited(audit: Audit) -> dict[str, object]:
     names = [side.name or (PurePath(side.path).name if side.path else "") for side in (source.old, source.new)]
     sides = [
         {
-            "title": title or "Model audit",
+            "title": title,
             "source": getattr(source, side),
             "table": made[side],
-            "rows": getattr(audit.rows, side),
+            "rows": getattr(source, side).rows,
             "decision": made[f"decision_{side}"],
         }
         for title, side in (("Base (old)", "old"), ("Candidate (new)", "new"))
@@ -190,7 +190,7 @@ def _value(value: object) -> str:
 
 def _figures(audit: Audit) -> dict[str, object]:
     cards = [
-        (what, value, interval.strip("()"))
+        (what if audit.coverage is None else what.replace("decisions", "outcomes"), value, interval.strip("()"))
         for name, what in CARDS.items()
         for value, interval in [value_and_interval(getattr(audit, name), signed=name == "accuracy_change")]
         if getattr(audit, name).defined
