@@ -512,6 +512,9 @@ def test_whatever_holds_rows_is_a_table(kind):
     new = pa.table({"id": [4, 2, 3, 1], "prediction": ["b", "a", "b", "a"]})
     found = lowchurn.audit.audit(HOLDERS[kind](old), HOLDERS[kind](new), label="y")
     assert (found.rows.paired, found.churn.value, found.accuracy_change.value) == (4, 0.5, 1 / 3)
+    releases = lowchurn.audit.history([HOLDERS[kind](table) for table in (old, new, old)], label="y")
+    assert [step.churn.value for step in releases.steps] == [0.5, 0.5]
+    assert releases.back.value == 0.5
 
 
 def test_a_dataset_of_files_is_read_where_it_lies(tmp_path, monkeypatch):

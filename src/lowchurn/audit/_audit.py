@@ -130,7 +130,7 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
     try:
         with engine.errors():
             opened = {"old": engine.open("old", old), "new": engine.open("new", new)}
-            _empty_labels(engine, opened, settings.label)
+            forget_empty_labels(engine, opened, settings.label)
             columns = resolve({side: source.schema for side, source in opened.items()}, settings)
             tables = {side: source.select(columns.used(side, source.schema)) for side, source in opened.items()}
             joined = join_tables(engine, tables, columns, strict=settings.on_mismatch == "error")
@@ -143,7 +143,7 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
         rows=joined.rows,
         seed=settings.seed,
         seconds=time.perf_counter() - began,
-        sources=(_describe(old), _describe(new)),
+        sources=(describe_table(old), describe_table(new)),
         engine=engine,
         provenance=describe_audit(*described, joined.rows, settings, origin or Origin()),
         command=(origin or Origin()).command,
@@ -151,7 +151,7 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
     )
 
 
-def _empty_labels(engine: Engine, opened: dict[str, Opened], label: str | None) -> None:
+def forget_empty_labels(engine: Engine, opened: dict[str, Opened], label: str | None) -> None:
     """A stored label column without a single value has whatever type its file format gave it: it fits any type."""
     for source in opened.values():
         if not isinstance(label, str) or label not in source.schema or source.written:
@@ -163,12 +163,9 @@ def _empty_labels(engine: Engine, opened: dict[str, Opened], label: str | None) 
 def _count(engine: Engine, joined: Joined, columns: Columns, settings: Settings) -> dict[str, Any]:
     """Everything of an :class:`Audit` that is counted or inferred."""
     pairs = joined.table if columns.weight is None else joined.table.filter(joined.table.w > 0)
-    cuts, notes = _cuts(engine, pairs, columns, joined.rows.paired)
-    groups = int(engine.fetch_row(pairs.aggregate(n=pairs.g.nunique()))["n"]) if columns.group else 0
-    design = Design(columns.weight is not None, columns.group is not None, groups, settings.confidence)
-    if 0 < groups < 30:
-        notes.append(f"Only {groups} groups: intervals rest on few independent units.")
-    unit = counts.unit_of(pairs, columns, groups or joined.rows.paired)
+    cuts, notes = cut_columns(engine, pairs, columns, joined.rows.paired)
+    design = design_of(engine, pairs, columns, settings.confidence, notes)
+    unit = counts.unit_of(pairs, columns, design.groups or joined.rows.paired)
     check_classes(engine, pairs, columns)
     cells = engine.fetch(counts.count(pairs, cuts))
     by_unit = engine.fetch(counts.count_units(pairs, cuts, unit)) if columns.group else None
@@ -184,6 +181,14 @@ def _count(engine: Engine, joined: Joined, columns: Columns, settings: Settings)
         "pairs": pairs,
         **(_count_soft(engine, pairs, unit, columns, settings) if joined.soft else {}),
     }
+
+
+def design_of(engine: Engine, pairs: Table, columns: Columns, confidence: float, notes: list[str]) -> Design:
+    """How the rows came about; a note where they come in few groups."""
+    groups = int(engine.fetch_row(pairs.aggregate(n=pairs.g.nunique()))["n"]) if columns.group else 0
+    if 0 < groups < 30:
+        notes.append(f"Only {groups} groups: intervals rest on few independent units.")
+    return Design(columns.weight is not None, columns.group is not None, groups, confidence)
 
 
 def _count_soft(engine: Engine, pairs: Table, unit: Column, columns: Columns, settings: Settings) -> dict[str, Any]:
@@ -219,7 +224,7 @@ def _spelling_notes(engine: Engine, pairs: Table, cells: Fetched) -> list[str]:
     return notes[:EXAMPLES]
 
 
-def _cuts(engine: Engine, pairs: Table, columns: Columns, rows: int) -> tuple[list[counts.Cut], list[str]]:
+def cut_columns(engine: Engine, pairs: Table, columns: Columns, rows: int) -> tuple[list[counts.Cut], list[str]]:
     """How each slice column is cut: by its values, or into bins where it holds many numbers."""
     names = (*columns.by, *columns.features)
     if not names:
@@ -263,7 +268,8 @@ def _flip_rows(found: Fetched, columns: Columns, cuts: Sequence[counts.Cut]) -> 
     return [{name: found[place][i] for place, name in present} for i in range(len(found["old"]))]
 
 
-def _describe(source: TableLike) -> str:
+def describe_table(source: TableLike) -> str:
+    """A path as it was given, or what kind of table it is."""
     if isinstance(source, str) or hasattr(source, "__fspath__"):
         return str(source)
     return f"{type(source).__module__.split('.')[0]} {type(source).__name__}"

@@ -7,7 +7,7 @@ The same expressions run on DuckDB and on Spark.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -112,9 +112,9 @@ def rows_by_label(pairs: Table, labels: Sequence[str]) -> Table:
     return some.group_by("label").aggregate(n=some.count()).order_by("label")
 
 
-def distinct_answers(pairs: Table) -> Table:
-    """About how many different decisions there are."""
-    return pairs.aggregate(old=pairs.old.approx_nunique(), new=pairs.new.approx_nunique())
+def distinct_answers(pairs: Table, sides: Iterable[str] = ("old", "new")) -> Table:
+    """About how many different decisions there are on each side."""
+    return pairs.aggregate(**{side: pairs[side].approx_nunique() for side in sides})
 
 
 def count_units(pairs: Table, cuts: Sequence[Cut], unit: Column) -> Table:

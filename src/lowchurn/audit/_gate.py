@@ -131,6 +131,9 @@ class Gate(Limits):
         return _from_table(cls, table, "gate")
 
 
+LIMITS = tuple(field.name for field in fields(Gate))
+
+
 def _from_table(kind: type[L], table: object, who: str) -> L:
     if not isinstance(table, Mapping):
         raise ValueError(f"{who}: limits must be a table of names and numbers, got {table!r}.")

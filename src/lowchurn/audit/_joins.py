@@ -268,16 +268,16 @@ def _numbered(names: Iterable[str], letter: str) -> list[str]:
 
 
 def _any(conditions: Iterable[Column]) -> Column:
-    return _folded(list(conditions), lambda a, b: a | b)
+    return folded(list(conditions), lambda a, b: a | b)
 
 
 def _total(columns: Sequence[Column]) -> Column:
-    return _folded(list(columns), lambda a, b: a + b)
+    return folded(list(columns), lambda a, b: a + b)
 
 
-def _folded(columns: list[Column], join: Callable[[Column, Column], Column]) -> Column:
+def folded(columns: list[Column], join: Callable[[Column, Column], Column]) -> Column:
     """All columns joined by halves: a chain of hundreds would be too deep for the compilers of queries."""
     if len(columns) == 1:
         return columns[0]
     middle = len(columns) // 2
-    return join(_folded(columns[:middle], join), _folded(columns[middle:], join))
+    return join(folded(columns[:middle], join), folded(columns[middle:], join))

@@ -64,7 +64,7 @@ class Joined:
 
 def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, strict: bool) -> Joined:
     """Join both tables on their ids; unless ``strict``, rows without a partner or a decision are left out."""
-    _check_exact(engine, tables, columns)
+    check_exact(engine, tables, columns)
     sides = {
         side: joins.project(tables[side], columns, side, tables["new" if side == "old" else "old"].columns)
         for side in ("old", "new")
@@ -120,7 +120,7 @@ def shown_ids(engine: Engine, rows: Table) -> str:
     return ", ".join(repr(row[0] if len(row) == 1 else row) for row in zip(*found.values(), strict=True))
 
 
-def _check_exact(engine: Engine, tables: dict[str, Table], columns: Columns) -> None:
+def check_exact(engine: Engine, tables: dict[str, Table], columns: Columns) -> None:
     """Refuse values that the type of a comparison does not hold exactly."""
     for check in columns.checks:
         part = check.part
@@ -186,15 +186,15 @@ def _refuse_unmatched(engine: Engine, sides: dict[str, Table], n_old: int, n_new
 
 def check_classes(engine: Engine, pairs: Table, columns: Columns) -> None:
     """Refuse scores given for labels, and labels or decisions that are no class of the other side's scores."""
-    for side, found in engine.fetch_row(distinct_answers(pairs)).items():
+    for side, found in engine.fetch_row(distinct_answers(pairs, columns.sides)).items():
         if int(found) > MOST_CLASSES:
             raise ValueError(
                 f"audit: the {side} table has about {int(found):,} different decisions "
                 f"({columns.side(side).words()}), more than {MOST_CLASSES:,}. "
                 "If they are scores, name them: score= with threshold=."
             )
-    derived = [side for side in ("old", "new") if columns.side(side).label is None]
-    for name in ("old", "new", "label"):
+    derived = [side for side, predicted in columns.sides.items() if predicted.label is None]
+    for name in (*columns.sides, "label"):
         if not derived or name in derived or name not in pairs.columns:
             continue
         checked = engine.fetch_row(joins.class_checks(pairs, name, columns))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +21,9 @@ from lowchurn.audit._gate import Evidence, Gate, Protected, Verdict, judge
 from lowchurn.audit._inference import FIGURES, Design, Key, Slice, Tally
 from lowchurn.audit._joins import Table
 from lowchurn.audit._pairs import Rows
-from lowchurn.audit._provenance import Provenance
+from lowchurn.audit._provenance import Provenance, versions
 from lowchurn.audit._review import Review, ReviewPlan, plan_review, review_change
+from lowchurn.audit._schema import version_of
 from lowchurn.audit._sources import Engine, Fetched, TableLike
 from lowchurn.audit._statistics import Test
 from lowchurn.audit._summary import notebook, text
@@ -323,6 +322,8 @@ class Audit:
     def to_dict(self, verdict: Verdict | None = None, review: Review | None = None) -> dict[str, Any]:
         """Everything as plain values, for JSON: undefined numbers are None."""
         result: dict[str, Any] = {
+            "kind": "audit",
+            "schema_version": version_of("audit"),
             "identical": self.identical,
             "rows": asdict(self.rows),
             "confidence": self.confidence,
@@ -372,7 +373,7 @@ class Audit:
             "design": self.design.words(),
             "engine": self.engine.backend.name,
             "seconds": round(self.seconds, 3),
-            "versions": _versions(),
+            "versions": versions(),
         }
 
     def __repr__(self) -> str:
@@ -380,13 +381,3 @@ class Audit:
 
     def _repr_html_(self) -> str:
         return notebook(self)
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("lowchurn", "duckdb", "ibis-framework", "scipy", "numpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

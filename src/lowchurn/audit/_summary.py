@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from lowchurn._estimates import Estimate
 from lowchurn._html import clean, render
 from lowchurn._terminal import printable
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Check, Verdict
+from lowchurn.audit._markdown import cell as _cell
 
 if TYPE_CHECKING:
     from lowchurn.audit._inference import Slice
@@ -163,14 +163,6 @@ def short(value: object, most: int) -> str:
     """One line of text, cut off where it is long."""
     text = " ".join(str(value).split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def _cell(value: object) -> str:
-    """Text that stays inside a Markdown table cell, whatever it holds."""
-    escaped = html.escape(str(value), quote=False)
-    for mark in "\\`*_[]|~":
-        escaped = escaped.replace(mark, f"\\{mark}")
-    return printable(" ".join(escaped.split()))
 
 
 def _table(head: str, rows: list[str]) -> list[str]:

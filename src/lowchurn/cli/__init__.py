@@ -14,6 +14,7 @@ from lowchurn._exits import CODES, DEBUG, run_command
 from lowchurn.cli._audit_options import audit
 from lowchurn.cli._bench import bench_app, data_app
 from lowchurn.cli._compare_options import bless, compare
+from lowchurn.cli._history_options import history
 from lowchurn.cli._retrain import LARGEST_SEED, dial, retrain, score
 
 __all__: list[str] = []
@@ -69,6 +70,7 @@ def demo(
 
 
 app.command()(audit)
+app.command(epilog=EXITS)(history)
 app.command()(compare)
 app.command(epilog=EXITS)(bless)
 app.command(epilog=EXITS)(retrain)

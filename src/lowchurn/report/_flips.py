@@ -35,8 +35,7 @@ def changed_rows(audit: Audit) -> Flips:
     labelled = runs or "label" in columns
     heads = [*(["kind"] if labelled else []), *map(_head, columns)]
     rows = [
-        (str(flip["kind"]) if runs else _kind(flip), [_cell(flip.get(name)) for name in columns])
-        for flip in audit.flips
+        (str(flip["kind"]) if runs else _kind(flip), [cell(flip.get(name)) for name in columns]) for flip in audit.flips
     ]
     return Flips(heads, rows, labelled, audit.whole.n["changed"])
 
@@ -46,7 +45,8 @@ def _head(name: str) -> str:
     return OURS.get(name) or (f"{name} (column)" if name in {*OURS.values(), "kind"} else name)
 
 
-def _cell(value: object) -> tuple[str, str | None]:
+def cell(value: object) -> tuple[str, str | None]:
+    """A value as text and, of a number, as what to sort by."""
     shown = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     shown = shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}..."
     number = isinstance(value, int | float) and not isinstance(value, bool)
