@@ -392,7 +392,8 @@ def test_what_the_selection_gives_in_words(held_out, on_traffic):
     assert f"a plain retrain {100 * chosen.plain_accuracy:.3g} % with churn {100 * chosen.plain_churn:.3g} %" in words
     assert "2 models answer every row." in words
     assert words == " ".join(chosen.sentences)
-    assert f"A plain retrain has a churn of {100 * on_traffic.selection_.plain_churn:.3g} %." in str(on_traffic.selection_)
+    churn = 100 * on_traffic.selection_.plain_churn
+    assert f"A plain retrain has a churn of {churn:.3g} %." in str(on_traffic.selection_)
 
 
 def test_a_dial_on_other_traffic_has_a_frontier_of_its_own(base, on_traffic):
