@@ -221,6 +221,6 @@ class TransformerStack(FlatStack):
     def _fused_adam(self, kernels: ModuleType, ids: torch.Tensor, back: torch.Tensor) -> None:
         rate, split = self.step_size, self.layout.offsets[TABLE]
         buffers = [self.layout.flat, *(moment["flat"] for moment in self.moments)]
-        kernels.adam(self.gradient, *(buffer[:split] for buffer in buffers), self.rounded, rate)
+        kernels.adam(*(buffer[:split] for buffer in buffers), self.gradient, rate=rate, copy=self.rounded)
         tables = [self.layout.views(buffer)[TABLE] for buffer in buffers]
         kernels.token_adam(*tables, kernels.sorted_tokens(ids, self.vocabulary), back, rate)
