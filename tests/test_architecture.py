@@ -115,7 +115,7 @@ EDGES = {
 
 MOST_LINES = 60  # of a function's body, docstring aside
 MOST_ATTRIBUTES = 12
-MOST_PUBLIC_NAMES = 79
+MOST_PUBLIC_NAMES = 80
 # Classes with more attributes, because their fields are not of our choice.
 WIDE = {
     "lowchurn.audit._result.Audit": "a public result: its fields are what a user reads",
