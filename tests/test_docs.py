@@ -15,12 +15,17 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+EXTRAS = {"huggingface.md": ("transformers", "datasets", "accelerate")}  # what the examples of a document need
+
+
 def python_blocks(path):
     return re.findall(r"^```python\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("path", [p for p in DOCUMENTS if python_blocks(p)], ids=lambda p: p.name)
 def test_python_examples_run(path, tmp_path, monkeypatch):
+    for library in EXTRAS.get(path.name, ()):
+        pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "example"}
     for block in python_blocks(path):
