@@ -21,6 +21,9 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+EXTRAS = {"huggingface.md": ("transformers", "datasets", "accelerate")}  # what the examples of a document need
+
+
 def blocks(path):
     """Each block of code of a document that is run, with its kind; a ``text`` block after Python is what it prints."""
     found = re.findall(r"^```(\w+)\n(.*?)^```(.*?)(?=^```|\Z)", path.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -60,6 +63,8 @@ def assert_same(shown, printed):
 
 @pytest.mark.parametrize("path", [p for p in DOCUMENTS if [*blocks(p)]], ids=lambda p: p.name)
 def test_examples_run_and_print_what_is_shown(path, tmp_path, monkeypatch):
+    for library in EXTRAS.get(path.name, ()):
+        pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     namespace, printed = {"__name__": "example"}, ""
     for kind, body in blocks(path):
