@@ -118,7 +118,7 @@ EDGES = {
     "datasets": ("bench/_fetch.py", "integrations/huggingface.py"),
     "transformers": ("integrations/_checkpoints.py", "integrations/huggingface.py"),
     "peft": ("integrations/_checkpoints.py",),
-    "mlflow": ("integrations/mlflow.py",),
+    "mlflow": ("integrations/mlflow.py", "cli/_promote.py"),
     "huggingface_hub": ("bench/_fetch.py",),
     "pyarrow": ("audit/", "bench/", "retrain/"),
     "msgspec": ("_reading.py",),
