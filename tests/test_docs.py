@@ -21,7 +21,8 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-EXTRAS = {"huggingface.md": ("transformers", "datasets", "accelerate")}  # what the examples of a document need
+# What the examples of a document need.
+EXTRAS = {"huggingface.md": ("transformers", "datasets", "accelerate"), "mlflow.md": ("mlflow",)}
 
 
 def blocks(path):

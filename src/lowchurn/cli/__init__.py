@@ -15,6 +15,7 @@ from lowchurn.cli._audit_options import audit
 from lowchurn.cli._bench import bench_app, data_app
 from lowchurn.cli._compare_options import bless, compare
 from lowchurn.cli._history_options import history
+from lowchurn.cli._promote_options import promote
 from lowchurn.cli._retrain import LARGEST_SEED, dial, retrain, score
 
 __all__: list[str] = []
@@ -73,6 +74,7 @@ app.command()(audit)
 app.command(epilog=EXITS)(history)
 app.command()(compare)
 app.command(epilog=EXITS)(bless)
+app.command()(promote)
 app.command(epilog=EXITS)(retrain)
 app.command(epilog=EXITS)(dial)
 app.command(epilog=EXITS)(score)
