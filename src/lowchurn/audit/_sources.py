@@ -284,10 +284,10 @@ class Engine:
         except (OSError, MemoryError, OverflowError, UnicodeError, pa.ArrowException) as error:
             raise ValueError(f"audit: could not read the tables: {_first_line(error)}.") from None
 
-    def keep(self, name: str, table: ibis.Table) -> ibis.Table:
+    def keep(self, table: ibis.Table) -> ibis.Table:
         """Store an intermediate result: in our own file, or in the caller's engine as its cache."""
         if self.own:
-            return self.backend.create_table(name, table)
+            return self.backend.create_table(_new_name(), table)
         return table.cache()
 
     def fetch(self, table: ibis.Table) -> Fetched:
