@@ -159,7 +159,7 @@ def _empty_labels(engine: Engine, opened: dict[str, Opened], label: str | None) 
 
 def _count(engine: Engine, joined: Joined, columns: Columns, settings: Settings) -> dict[str, Any]:
     """Everything of an :class:`Audit` that is counted or inferred."""
-    stored, cuts, groups = joined.cells, joined.cuts, joined.groups
+    stored, cuts, groups = joined.counted.cells, joined.counted.cuts, joined.counted.groups
     design = Design(columns.weight is not None, columns.group is not None, groups, settings.confidence)
     check_classes(engine, stored, columns)
     notes = [f"Only {groups} groups: intervals rest on few independent units."] if 0 < groups < 30 else []
@@ -185,10 +185,11 @@ def _count_soft(engine: Engine, stored: Table, columns: Columns, settings: Setti
     sums = engine.fetch(counts.soft_sums(stored))
     bins = engine.fetch(counts.calibration_sums(stored)) if "sum_gap_o" in stored.columns else None
     quantity = f"probability of {columns.classes[1]}" if len(columns.classes) == 2 else "top probability"
+    shift = engine.fetch(counts.shift(stored))
     return {
-        "moved": int(sum(sums["moved"])),
+        "moved": int(sum(shift["moved"])),
         "soft": soft_estimates(sums, bins, counts.CALIBRATION_BINS, settings),
-        "shift": Shift.from_counts(engine.fetch(counts.shift(stored)), counts.SHIFT_BINS, quantity),
+        "shift": Shift.from_counts(shift, counts.SHIFT_BINS, quantity),
     }
 
 

@@ -90,7 +90,7 @@ def cells(pairs: Table, cuts: Sequence[Cut], unit: Column | None, grouped: bool)
 
 
 def _decisions(rows: Table) -> Table:
-    keys = [c for c in (*ANSWERS, "shift_o", "shift_n") if c in rows.columns]
+    keys = [c for c in (*ANSWERS, "shift_o", "shift_n", "moved") if c in rows.columns]
     return _part(rows.group_by(keys).aggregate(**_sums(rows)), DECISIONS)
 
 
@@ -112,7 +112,6 @@ def _losses(rows: Table) -> Table:
     weighted = "w" in rows.columns
     losses = [c for c in ("soft", "ll_o", "ll_n", "br_o", "br_n", "gap_o", "gap_n") if c in rows.columns]
     sums |= {f"sum_{c}": (rows.w * rows[c] if weighted else rows[c]).sum() for c in losses}
-    sums["moved"] = rows.moved.cast("int64").sum()
     if "ll_o" in losses:
         sums["labelled"] = rows.ll_o.count()
         if weighted:
@@ -250,7 +249,7 @@ def class_checks(cells: Table, name: str, columns: Columns) -> Table:
 def soft_sums(cells: Table) -> Table:
     """What each unit adds to the losses."""
     t = cells.filter((cells.part == LOSSES) & cells.unit.notnull())
-    names = [c for c in t.columns if c.startswith("sum_") or c in {"n", "moved", "labelled", "labelled_w"}]
+    names = [c for c in t.columns if c.startswith("sum_") or c in {"n", "labelled", "labelled_w"}]
     sums = {name: t[name].sum().fill_null(0) for name in names}
     return t.group_by("unit").aggregate(**sums, weight=t["w" if "w" in t.columns else "n"].sum())
 
@@ -268,10 +267,10 @@ def calibration_sums(cells: Table) -> Table:
 
 
 def shift(cells: Table) -> Table:
-    """Rows by bins of the old and the new probability."""
+    """Rows by bins of the old and the new probability, and how many of them have other probabilities than before."""
     t = _judged(cells)
-    t = t.select("n", old=_clamped(t.shift_o, SHIFT_BINS), new=_clamped(t.shift_n, SHIFT_BINS))
-    return t.group_by(["old", "new"]).aggregate(n=t.n.sum())
+    t = t.mutate(old=_clamped(t.shift_o, SHIFT_BINS), new=_clamped(t.shift_n, SHIFT_BINS))
+    return t.group_by(["old", "new"]).aggregate(n=t.n.sum(), moved=_rows_where(t, t.moved))
 
 
 def _clamped(bin: Column, bins: int) -> Column:

@@ -209,10 +209,13 @@ def without_repeats(rows: Table) -> Table:
     return rows.anti_join(repeated_ids(rows), key_names(rows))
 
 
-def pair(old: Table, new: Table, columns: Columns, how: str = "outer") -> Table:
+def pair(
+    old: Table, new: Table, columns: Columns, how: str = "outer", soft: bool = False, odd_labels: bool = True
+) -> Table:
     """Join both (projected) sides, whose ids are known: one row per id, with what is needed of both.
 
-    With ``how="inner"`` only ids that both sides have.
+    With ``how="inner"`` only ids that both sides have; with ``soft`` also what is needed of probabilities.
+    ``odd_labels``: some labels may be none of the classes.
     """
     keys = key_names(old)
     old = old.rename({f"o_{c}": c for c in old.columns})
@@ -229,7 +232,7 @@ def pair(old: Table, new: Table, columns: Columns, how: str = "outer") -> Table:
             chosen["conflict"] = (labels[0] != labels[1]).fill_null(False)
     chosen |= {name: sides[name] for name in ("w", "g", *_numbered(sides, "b")) if name in sides}
     if soft:
-        chosen |= _soft_columns(both, columns, chosen.get("label"))
+        chosen |= _soft_columns(both, columns, chosen.get("label"), odd_labels)
     return both.select(**chosen)
 
 
@@ -239,7 +242,7 @@ def judged(pairs: Table) -> Column:
     return decided & (pairs.w > 0) if "w" in pairs.columns else decided
 
 
-def _soft_columns(both: Table, columns: Columns, label: Column | None) -> dict[str, Column]:
+def _soft_columns(both: Table, columns: Columns, label: Column | None, odd_labels: bool) -> dict[str, Column]:
     """Losses of both sides and how far their probabilities are off the truth (``gap``), per row."""
     before, after = _proba(both, "o_"), _proba(both, "n_")
     logs = [[ibis.greatest(p, LogScore().epsilon).ln() for p in side] for side in (before, after)]
@@ -253,7 +256,8 @@ def _soft_columns(both: Table, columns: Columns, label: Column | None) -> dict[s
             continue
         if len(proba) == 2:
             # As scikit-learn: of two classes the square of one error, of more the sum over all classes.
-            hit = ibis.cases((label.isin(classes), (label == classes[1]).cast("float64")))
+            hit = (label == classes[1]).cast("float64")
+            hit = ibis.cases((label.isin(classes), hit)) if odd_labels else hit
             loss = -(hit * log[1] + (1 - hit) * log[0])
             error = (sure - hit) * (sure - hit)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lowchurn.audit import _counts as counts
@@ -56,16 +56,17 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is counted in the pass over both tables: slices and how they are cut, and the units of a bootstrap."""
+class Counted:
+    """What one pass over both tables counted."""
 
-    pairs: Table
+    cells: Table
+    """The stored result of :func:`lowchurn.audit._counts.cells`."""
     cuts: list[counts.Cut]
     groups: int
     """Distinct groups, where there are any."""
     notes: list[str]
-    refusal: str = ""
-    """Why a slice column cannot be used."""
+    checks: dict[str, int]
+    """The result of :func:`lowchurn.audit._counts.pair_checks`."""
 
 
 @dataclass(frozen=True)
@@ -73,46 +74,106 @@ class Joined:
     """The joined rows and what was found on the way."""
 
     pairs: Table
-    """Not stored: reading it reads both tables."""
-    cells: Table
-    """The stored result of the pass over both tables (:func:`lowchurn.audit._counts.cells`)."""
-    cuts: list[counts.Cut]
-    groups: int
+    """The judged rows of both tables; not stored, so that reading them reads the tables."""
+    counted: Counted
     rows: Rows
     soft: bool
     """The probabilities of both sides can be used."""
     notes: list[str]
 
 
+@dataclass
+class Sides:
+    """Both tables under names of our own, and what is known of them before they are joined."""
+
+    engine: Engine
+    columns: Columns
+    strict: bool
+    tables: dict[str, Table]
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The counts of :func:`lowchurn.audit._joins.row_checks`."""
+    soft: bool = False
+
+    def pairs(self, **how: Any) -> Table:
+        return joins.pair(self.tables["old"], self.tables["new"], self.columns, **how)
+
+    def judged_pairs(self) -> Table:
+        pairs = self.pairs(how="inner")
+        return pairs.filter(joins.judged(pairs))
+
+    def holder(self, column: str) -> str:
+        """The side that a column is taken from."""
+        return "new" if column in self.tables["new"].columns else "old"
+
+    def judged_rows(self, side: str) -> Table:
+        """A table with all values of a side's columns that will be judged; if possible the side itself."""
+        rows = self.tables[side]
+        if not self.strict or (self.columns.weight is not None and "w" not in rows.columns):
+            return self.judged_pairs()
+        return rows.filter(rows.w > 0) if "w" in rows.columns else rows
+
+    def values(self, column: str, most: int) -> int:
+        """How many values a column has; more than ``most`` are counted again where some rows are not judged."""
+        side = self.holder(column)
+        found = int(self.found[side][f"{column}_values"])
+        if found > most and not (self.strict and self.columns.weight is None):
+            rows = self.judged_rows(side)
+            found = int(self.engine.fetch_row(rows.aggregate(n=rows[column].nunique()))["n"])
+        return found
+
+    def cut(self, name: str, column: str) -> tuple[counts.Cut, str]:
+        """How a slice column is cut, by its values or into bins where it holds many numbers; and a note."""
+        side = self.holder(column)
+        is_number = kind_of(self.tables[side][column].type()) in {"integer", "float", "decimal"}
+        values = self.values(column, MOST_NUMBERS if is_number else MOST_VALUES)
+        if is_number and values > MOST_NUMBERS:
+            shares = [i / BINS for i in range(1, BINS)]
+            rows = int(self.found[side]["rows"])
+            edges = self.engine.fetch_row(counts.quantiles(self.judged_rows(side), column, shares, rows))
+            known = sorted({float(edge) for edge in edges.values() if edge is not None})
+            note = f"{name} has {values:,} values and is cut into {len(known) + 1} bins."
+            return counts.Cut(name, column, tuple(known)), note
+        if values > MOST_VALUES:
+            raise ValueError(
+                f"audit: slice column {name!r} has {values:,} values, more than {MOST_VALUES:,}. "
+                "Group them into fewer first."
+            )
+        return counts.Cut(name, column), ""
+
+    def count(self) -> Counted:
+        """The one pass over both tables."""
+        named = enumerate((*self.columns.by, *self.columns.features))
+        cut = [self.cut(name, f"b{i}") for i, name in named]
+        cuts, notes = [cut for cut, _ in cut], [note for _, note in cut if note]
+        grouped = self.columns.group is not None
+        groups = self.values("g", 0) if grouped else 0
+        odd = any(found.get("odd_labels") for found in self.found.values())
+        pairs = self.pairs(soft=self.soft, odd_labels=odd)
+        unit = None
+        if self.soft or grouped:
+            rows = min(int(found["rows"]) for found in self.found.values())
+            unit = counts.unit_of(pairs, self.columns, groups if grouped else rows)
+        cells = self.engine.keep(counts.cells(pairs, cuts, unit, grouped))
+        checks = {name: int(n) for name, n in self.engine.fetch_row(counts.pair_checks(cells)).items()}
+        return Counted(cells, cuts, groups, notes, checks)
+
+
 def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, strict: bool) -> Joined:
     """Join both tables on their ids; unless ``strict``, rows without a partner or a decision are left out."""
     _check_exact(engine, tables, columns)
-    sides = {
-        side: joins.project(tables[side], columns, side, tables["new" if side == "old" else "old"].columns)
-        for side in ("old", "new")
-    }
-    notes: list[str] = []
-    soft = columns.probabilistic
-    tallied: dict[str, dict[str, Any]] = {}
-    for side, rows in sides.items():
-        tolerance = 1e-4 if has_low_precision(tables[side], columns.side(side).proba) else 1e-6
-        found = tallied[side] = engine.fetch_row(joins.row_checks(rows))
-        if not _sound_proba(found, tolerance):
-            found |= engine.fetch_row(joins.proba_checks(rows, tolerance))
-        soft &= _check_side(side, found, columns, strict, tolerance, notes)
-        if found["no_id"]:
-            sides[side] = rows.drop_null(joins.key_names(rows))
-    plan, cells, counted = _count_pairs(engine, sides, columns, tallied, soft, strict)
-    if _repeats(tallied, counted):
-        for side, rows in sides.items():
-            tallied[side] |= engine.fetch_row(joins.key_checks(rows))
+    sides = Sides(engine, columns, strict, tables, soft=columns.probabilistic)
+    notes = _check_sides(sides)
+    counted = sides.count()
+    if _has_repeats(sides, counted.checks):
+        for side, rows in sides.tables.items():
+            sides.found[side] |= engine.fetch_row(joins.key_checks(rows))
         if strict:
-            _refuse_repeats(engine, sides, tallied)
-        sides = {side: joins.without_repeats(rows) for side, rows in sides.items()}
-        plan, cells, counted = _count_pairs(engine, sides, columns, tallied, soft, strict)
-    n_old, n_new = (int(tallied[side]["rows"]) for side in ("old", "new"))
-    _check_pairs(engine, cells, counted, columns, n_old, n_new, strict)
-    paired, used = counted["paired"], counted["judged"]
+            _refuse_repeats(sides)
+        sides.tables = {side: joins.without_repeats(rows) for side, rows in sides.tables.items()}
+        counted = sides.count()
+    n_old, n_new = (int(sides.found[side]["rows"]) for side in ("old", "new"))
+    _check_pairs(sides, counted, n_old, n_new)
+    paired, used = counted.checks["paired"], counted.checks["judged"]
     left = (n_old - paired, n_new - paired)
     if any(left):
         notes.append(
@@ -123,108 +184,68 @@ def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, stri
         notes.append(f"{paired - used:,} rows of weight 0 are left out.")
     if used == 0:
         raise ValueError(f"audit: weight {columns.weight!r} is 0 in every row that both tables have.")
-    if plan.refusal:
-        raise ValueError(plan.refusal)
-    repeated = (int(tallied[side].get("repeated_rows", 0)) for side in ("old", "new"))
-    rows = Rows(n_old, n_new, used, counted.get("labelled", 0), *left, *repeated)
-    return Joined(plan.pairs, cells, plan.cuts, plan.groups, rows, soft, [*notes, *plan.notes])
+    repeated = (int(sides.found[side].get("repeated_rows", 0)) for side in ("old", "new"))
+    rows = Rows(n_old, n_new, used, counted.checks.get("labelled", 0), *left, *repeated)
+    return Joined(sides.judged_pairs(), counted, rows, sides.soft, [*notes, *counted.notes])
 
 
-def _count_pairs(
-    engine: Engine,
-    sides: dict[str, Table],
-    columns: Columns,
-    tallied: dict[str, dict[str, Any]],
-    soft: bool,
-    strict: bool,
-) -> tuple[Plan, Table, dict[str, int]]:
-    """The one pass over both tables: its plan, the stored cells, and what :func:`pair_checks` finds in them."""
-    plan = _plan(engine, sides, columns, tallied, strict)
-    pairs = joins.pair(sides["old"], sides["new"], columns, soft)
-    unit = None
-    if soft or columns.group is not None:
-        rows = min(int(found["rows"]) for found in tallied.values())
-        unit = counts.unit_of(pairs, columns, plan.groups or rows)
-    cells = engine.keep(counts.cells(pairs, plan.cuts, unit, columns.group is not None))
-    found = engine.fetch_row(counts.pair_checks(cells))
-    return plan, cells, {name: int(n) for name, n in found.items()}
+def _check_sides(sides: Sides) -> list[str]:
+    """Refuse rows that no join can mend, in either table; what has to be noted of the others."""
+    given, notes = sides.tables, []
+    sides.tables = {
+        side: joins.project(given[side], sides.columns, side, given["new" if side == "old" else "old"].columns)
+        for side in ("old", "new")
+    }
+    for side, rows in sides.tables.items():
+        tolerance = 1e-4 if has_low_precision(given[side], sides.columns.side(side).proba) else 1e-6
+        found = sides.found[side] = sides.engine.fetch_row(joins.row_checks(rows, sides.columns))
+        if not _sound_proba(found, tolerance):
+            found |= sides.engine.fetch_row(joins.proba_checks(rows, tolerance))
+        _check_side(side, found, sides.columns, sides.strict, tolerance)
+        if sides.columns.probabilistic and (found.get("outside") or found.get("no_proba")):
+            notes.append(f"Scores of the {side} table are not all in [0, 1], so they are not taken for probabilities.")
+            sides.soft = False
+    for side, found in sides.found.items():
+        if found["no_id"]:
+            sides.tables[side] = sides.tables[side].drop_null(joins.key_names(sides.tables[side]))
+    return notes
 
 
-def _plan(
-    engine: Engine, sides: dict[str, Table], columns: Columns, tallied: dict[str, dict[str, Any]], strict: bool
-) -> Plan:
-    """How each slice column is cut, by its values or into bins, and how many groups there are.
-
-    All values of a table are counted already. Where some of its rows may not be judged, a number that matters is
-    counted once more among the rows that are.
-    """
-    pairs = joins.pair(sides["old"], sides["new"], columns, soft=False, how="inner")
-    pairs = pairs.filter(joins.judged(pairs))
-
-    def judged_rows(side: str) -> Table:
-        rows = sides[side]
-        if not strict or (columns.weight is not None and "w" not in rows.columns):
-            return pairs
-        return rows.filter(rows.w > 0) if "w" in rows.columns else rows
-
-    def values(column: str, most: int) -> tuple[str, int]:
-        side = "new" if column in sides["new"].columns else "old"
-        found = int(tallied[side][f"{column}_values"])
-        if found > most and not (strict and columns.weight is None):
-            rows = judged_rows(side)
-            found = int(engine.fetch_row(rows.aggregate(n=rows[column].nunique()))["n"])
-        return side, found
-
-    cuts, notes, refusal = [], [], ""
-    for i, name in enumerate((*columns.by, *columns.features)):
-        column = f"b{i}"
-        side = "new" if column in sides["new"].columns else "old"
-        is_number = kind_of(sides[side][column].type()) in {"integer", "float", "decimal"}
-        side, found = values(column, MOST_NUMBERS if is_number else MOST_VALUES)
-        edges: tuple[float, ...] = ()
-        if is_number and found > MOST_NUMBERS:
-            shares = [i / BINS for i in range(1, BINS)]
-            cut_at = engine.fetch_row(counts.quantiles(judged_rows(side), column, shares, int(tallied[side]["rows"])))
-            edges = tuple(sorted({float(edge) for edge in cut_at.values() if edge is not None}))
-            notes.append(f"{name} has {found:,} values and is cut into {len(edges) + 1} bins.")
-        elif found > MOST_VALUES:
-            refusal = refusal or (
-                f"audit: slice column {name!r} has {found:,} values, more than {MOST_VALUES:,}. "
-                "Group them into fewer first."
-            )
-        cuts.append(counts.Cut(name, column, edges))
-    groups = values("g", 0)[1] if columns.group is not None else 0
-    return Plan(pairs, [] if refusal else cuts, groups, notes, refusal)
-
-
-def _repeats(tallied: dict[str, dict[str, Any]], counted: dict[str, int]) -> bool:
+def _has_repeats(sides: Sides, checks: dict[str, int]) -> bool:
     """Whether any id comes more than once in a table.
 
-    If each id with a partner comes ``a`` times in the old and ``b`` times in the new table, then the join has the sum
-    of ``a b`` pairs, and the tables the sums of ``a`` and of ``b`` rows with a partner: all three are equal only where
-    every ``a`` and ``b`` is 1. Ids without a partner are counted one by one.
+    If an id with a partner comes ``a`` times in the old and ``b`` times in the new table, the join has the sum of
+    ``a b`` pairs, and the tables have the sums of ``a`` and of ``b`` rows with a partner: all three are equal only
+    where every ``a`` and ``b`` is 1. Ids without a partner are counted one by one.
     """
-    for side, found in tallied.items():
-        partnered = int(found["rows"]) - int(found["no_id"]) - counted[f"only_{side}"]
-        if counted["matched"] != partnered or counted[f"repeated_{side}"]:
+    for side, found in sides.found.items():
+        partnered = int(found["rows"]) - int(found["no_id"]) - checks[f"only_{side}"]
+        if checks["matched"] != partnered or checks[f"repeated_{side}"]:
             return True
     return False
 
 
-def _check_pairs(
-    engine: Engine, cells: Table, counted: dict[str, int], columns: Columns, n_old: int, n_new: int, strict: bool
-) -> None:
+def _check_pairs(sides: Sides, counted: Counted, n_old: int, n_new: int) -> None:
     """Refuse ids without a partner, and labels that contradict each other."""
-    if strict and not counted["paired"] == n_old == n_new:
-        _refuse_unmatched(engine, cells, counted, n_old, n_new)
-    if counted["paired"] == 0:
+    checks, cells = counted.checks, counted.cells
+    if sides.strict and not checks["paired"] == n_old == n_new:
+        alone = [
+            f"{checks[f'only_{side}']:,} ids are only in the {side} table, such as "
+            f"{shown_ids(sides.engine, counts.only_in(cells, side))}"
+            for side in ("old", "new")
+            if checks[f"only_{side}"]
+        ]
         raise ValueError(
-            f"audit: the tables have no id of {', '.join(columns.id)} in common ({n_old:,} old and {n_new:,} new rows)."
+            f"audit: the tables must hold the same ids ({n_old:,} old and {n_new:,} new rows), but {'; '.join(alone)}. "
+            "Use on_mismatch='inner' to judge the common ones only."
         )
-    if counted.get("conflicts"):
+    if checks["paired"] == 0:
+        names = ", ".join(sides.columns.id)
+        raise ValueError(f"audit: the tables have no id of {names} in common ({n_old:,} old and {n_new:,} new rows).")
+    if checks.get("conflicts"):
         raise ValueError(
-            f"audit: the two tables have different labels for {counted['conflicts']:,} ids, such as "
-            f"{shown_ids(engine, counts.contradicting(cells))}. Keep the label column in one of them."
+            f"audit: the two tables have different labels for {checks['conflicts']:,} ids, such as "
+            f"{shown_ids(sides.engine, counts.contradicting(cells))}. Keep the label column in one of them."
         )
 
 
@@ -255,15 +276,12 @@ def _sound_proba(found: dict[str, Any], tolerance: float) -> bool:
     return found["proba_known"] == found["rows"] and found["proba_off"] <= tolerance and found["proba_least"] >= 0
 
 
-def _check_side(
-    side: str, found: dict[str, Any], columns: Columns, strict: bool, tolerance: float, notes: list[str]
-) -> bool:
-    """Refuse what no join can mend; True where the side's probabilities can be used."""
+def _check_side(side: str, found: dict[str, Any], columns: Columns, strict: bool, tolerance: float) -> None:
     if found["rows"] == 0:
         raise ValueError(f"audit: the {side} table must have at least one row, got none.")
     predicted = columns.side(side)
-    soft = columns.probabilistic
-    checks = (UNMATCHED if strict else {}) | REFUSED | (REFUSED_PROBA if soft and predicted.proba else {})
+    proba = columns.probabilistic and predicted.proba
+    checks = (UNMATCHED if strict else {}) | REFUSED | (REFUSED_PROBA if proba else {})
     for name, message in checks.items():
         if found.get(name):
             words = message.format(
@@ -284,32 +302,17 @@ def _check_side(
             f"audit: the {side} table has about {about:,} different decisions ({predicted.words()}), more than "
             f"{MOST_CLASSES:,}. If they are scores, name them: score= with threshold=."
         )
-    if soft and (found.get("outside") or found.get("no_proba")):
-        notes.append(f"Scores of the {side} table are not all in [0, 1], so they are not taken for probabilities.")
-        return False
-    return soft
 
 
-def _refuse_repeats(engine: Engine, sides: dict[str, Table], tallied: dict[str, dict[str, Any]]) -> None:
-    for side, found in tallied.items():
+def _refuse_repeats(sides: Sides) -> None:
+    for side, found in sides.found.items():
         if found["repeated"]:
+            some = shown_ids(sides.engine, joins.repeated_ids(sides.tables[side]))
             raise ValueError(
                 f"audit: {found['repeated']:,} ids come more than once in the {side} table "
-                f"({found['repeated_rows']:,} rows), such as {shown_ids(engine, joins.repeated_ids(sides[side]))}. "
+                f"({found['repeated_rows']:,} rows), such as {some}. "
                 "Name all key columns in id=, remove the repeats, or use on_mismatch='inner' to leave these ids out."
             )
-
-
-def _refuse_unmatched(engine: Engine, cells: Table, counted: dict[str, int], n_old: int, n_new: int) -> None:
-    found = []
-    for side in ("old", "new"):
-        if number := counted[f"only_{side}"]:
-            some = shown_ids(engine, counts.only_in(cells, side))
-            found.append(f"{number:,} ids are only in the {side} table, such as {some}")
-    raise ValueError(
-        f"audit: the tables must hold the same ids ({n_old:,} old and {n_new:,} new rows), but {'; '.join(found)}. "
-        "Use on_mismatch='inner' to judge the common ones only."
-    )
 
 
 def check_classes(engine: Engine, cells: Table, columns: Columns) -> None:
