@@ -1,14 +1,12 @@
-"""The paper's OpenML experiments on one GPU, with numpy, scikit-learn, torch, triton, array_api_compat and no more.
+"""The plans of `lowchurn bench run` where there is numpy, scikit-learn, torch, triton, array_api_compat and no more.
 
-    lowchurn bench prepare inputs.npz --data DIR                        # where pyarrow is
-    python benchmarks/gpu_tables.py raw --inputs inputs.npz --out OUT   # where the GPU is
-    lowchurn bench import OUT/raw.tar --store STORE                     # where pyarrow is
+    lowchurn bench prepare inputs.npz mnist kmnist --data DIR             # where pyarrow is
+    python benchmarks/gpu_tables.py table2 --inputs inputs.npz --out OUT  # where the GPU is
+    lowchurn bench import OUT/table2.tar --store STORE                    # where pyarrow is
 
-Plans: raw, scaled (Table 1, target strategies started warm, then cold), small (fcn-10, -100), large (fcn-10000), huge
-(fcn-100000), each for initial sizes 1000 and 100, ablation (phishing); dial (what is past the paper, raw and scaled),
-small-scaled (the paper's strategies for fcn-100, where "small" leaves them out), digits (a convnet on scikit-learn's
-digits, everything). Kernels are compiled beforehand by several
-processes at once (``--warm-up``), which Triton keeps on disk; the timings leave that out and say so.
+Plans and their parts are in `lowchurn.bench._plans`. Rows that OUT/PLAN.tar contains already are not made again (to
+read them takes msgspec). Kernels are compiled beforehand by several processes at once (``--warm-up``), which Triton
+keeps on disk; the timings leave that out and say so.
 """
 
 from __future__ import annotations
@@ -27,41 +25,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from lowchurn._files import write_file
-from lowchurn.bench._ablation import ablation_settings
-from lowchurn.bench._datasets import names_of
-from lowchurn.bench._protocol import Protocol, dial_settings, paper_settings
+from lowchurn.bench._plans import PLANS, Part, choose_parts, works
 from lowchurn.bench._run import code_version, run
-from lowchurn.bench._store import Store
-
-OPENML = names_of("openml")
-SIZES = (1000, 100)
-# A plan: its parts as (name, data sets, protocols, settings), in the order in which they run.
-PLANS = {
-    "raw": [(f"{s} start", OPENML, [Protocol()], paper_settings(s)) for s in ("warm", "cold")],
-    "scaled": [(f"{s} start", OPENML, [Protocol(scale=True)], paper_settings(s)) for s in ("warm", "cold")],
-    "small": [
-        (f"fcn-{size}", OPENML, [Protocol(f"fcn-{size}", initial) for initial in SIZES], paper_settings("warm"))
-        for size in (10, 100)
-    ]
-    + [("fcn-1000 from 100", OPENML, [Protocol("fcn-1000", 100)], paper_settings("warm"))],
-    "large": [(f"from {n}", OPENML, [Protocol("fcn-10000", n)], paper_settings("warm")) for n in SIZES],
-    "huge": [(f"from {n}", OPENML, [Protocol("fcn-100000", n)], paper_settings("warm")) for n in SIZES],
-    "dial": [
-        (f"{network} {'scaled' if scale else 'raw'}", OPENML, [Protocol(network, scale=scale)], dial_settings())
-        for network in ("fcn-1000", "fcn-100")
-        for scale in (False, True)
-    ],
-    "small-scaled": [
-        ("scaled, warm start", OPENML, [Protocol("fcn-100", scale=True)], paper_settings("warm")),
-        ("scaled, cold start", OPENML, [Protocol("fcn-100", scale=True)], paper_settings("cold")),
-        ("raw, cold start", OPENML, [Protocol("fcn-100")], paper_settings("cold")),
-    ],
-    "digits": [
-        (name, ("digit_images",), [Protocol("convnet-1", initial=400, batch=400)], settings)
-        for name, settings in (("dial", dial_settings()), ("paper", paper_settings("both")))
-    ],
-    "ablation": [("phishing", ("phishing",), [Protocol()], ablation_settings("warm"))],
-}
+from lowchurn.bench._store import Store, copy_rows, opened_store
 
 
 def main() -> None:
@@ -69,70 +35,78 @@ def main() -> None:
     parser.add_argument("plan", choices=sorted(PLANS))
     parser.add_argument("--inputs", required=True, help="file made by `lowchurn bench prepare`, or a folder of data")
     parser.add_argument("--out", required=True, type=Path, help="folder for PLAN.tar and PLAN.timings.json")
-    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--trials", type=int, default=None, help="instead of the plan's")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("--block", type=int, default=None)
     parser.add_argument("--epochs", type=int, default=None, help="fewer, for a quick look")
-    parser.add_argument("--datasets", nargs="*", default=None)
-    parser.add_argument("--parts", nargs="*", default=None, help="some parts of the plan, such as fcn-100")
+    parser.add_argument("--start", default=None, help="warm, cold or both, instead of the plan's")
+    parser.add_argument("--strategies", nargs="*", default=[], help="instead of the plan's")
+    parser.add_argument("--datasets", nargs="*", default=[])
+    parser.add_argument("--parts", nargs="*", default=[], help="some parts of the plan, such as convnet-4-1000")
+    parser.add_argument("--retry-failed", action="store_true", help="train models again that failed")
     parser.add_argument("--warm-up", type=int, default=0, metavar="N", help="compile kernels with N processes first")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
-    took = {}
+    parts = choose_parts(
+        chosen.plan,
+        parts=chosen.parts,
+        datasets=chosen.datasets,
+        trials=chosen.trials,
+        strategies=chosen.strategies,
+        start=chosen.start,
+        epochs=chosen.epochs,
+    )
+    took: dict[str, float] = {}
     if chosen.warm_up:
         began = time.perf_counter()
-        warm_up(chosen)
+        warm_up(chosen, parts)
         took["warm-up"] = time.perf_counter() - began
         print(f"warm-up: {took['warm-up']:.1f} s", flush=True)
-    counts = {}
+    with tempfile.TemporaryDirectory() as folder:
+        store, earlier = Store(folder), chosen.out / f"{chosen.plan}.tar"
+        if earlier.exists():
+            with opened_store(earlier) as other:
+                print(f"{earlier}: {copy_rows(other, store)} rows", flush=True)
+        run_parts(store, parts, chosen, took)
+
+
+def run_parts(store: Store, parts: list[Part], chosen: argparse.Namespace, took: dict[str, float]) -> None:
+    counts: dict[str, dict[str, int]] = {}
 
     def tell(line: str) -> None:
         print(line, flush=True)
         save(store, chosen, took, counts)  # block by block: the machine's time may end at any moment
 
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(folder)
-        try:
-            for name, datasets, protocols, settings in PLANS[chosen.plan]:
-                if chosen.parts and name not in chosen.parts:
-                    continue
-                began = time.perf_counter()
-                if chosen.epochs:
-                    protocols = [Protocol(**(vars(p) | {"epochs": chosen.epochs})) for p in protocols]
-                counts[name] = run(
-                    store,
-                    [d for d in datasets if not chosen.datasets or d in chosen.datasets],
-                    protocols,
-                    settings,
-                    chosen.trials,
-                    data=chosen.inputs,
-                    device=chosen.device,
-                    jobs=chosen.jobs,
-                    block=chosen.block,
-                    tell=tell,
-                )
-                took[name] = time.perf_counter() - began
-                print(f"{chosen.plan}, {name}: {took[name]:.1f} s {counts[name]}", flush=True)
-                save(store, chosen, took, counts)
-        finally:
-            save(store, chosen, took, counts)  # what was finished, whatever happened
+    options = {"device": chosen.device, "jobs": chosen.jobs, "block": chosen.block, "retry_failed": chosen.retry_failed}
+    try:
+        for part, protocol, datasets in works(parts, chosen.inputs, tell):
+            began = time.perf_counter()
+            found = run(store, datasets, [protocol], part.settings, part.trials, tell=tell, **options)
+            known = counts.setdefault(part.name, dict.fromkeys(found, 0))
+            counts[part.name] = {name: known[name] + found[name] for name in found}
+            took[part.name] = took.get(part.name, 0.0) + time.perf_counter() - began
+            tell(f"{chosen.plan}, {part.name}: {took[part.name]:.1f} s {counts[part.name]}")
+    finally:
+        save(store, chosen, took, counts)  # what was finished, whatever happened
 
 
 def save(store: Store, chosen: argparse.Namespace, took: dict, counts: dict) -> None:
+    segments = sorted(store.segments.glob("[0-9]*"))
+    if not segments:
+        return
     beside = chosen.out / f".{chosen.plan}-{threading.get_ident()}"
     with tarfile.open(beside, "w") as tar:
-        for path in sorted(store.segments.glob("[0-9]*")):
+        for path in segments:
             tar.add(path, f"segments/{path.name}")
     os.replace(beside, chosen.out / f"{chosen.plan}.tar")
     facts = {"plan": chosen.plan, "trials": chosen.trials, "seconds": took, "rows": counts, "version": code_version()}
     write_file(chosen.out / f"{chosen.plan}.timings.json", json.dumps(facts, indent=2) + "\n")
 
 
-def warm_up(chosen: argparse.Namespace) -> None:
+def warm_up(chosen: argparse.Namespace, parts: list[Part]) -> None:
     """One trial and one epoch of each data set, in processes of their own: each compiles what its shapes need."""
-    names = sorted({d for _, datasets, _, _ in PLANS[chosen.plan] for d in datasets})
-    names = [d for d in names if not chosen.datasets or d in chosen.datasets]
+    names = sorted({name for part in parts for name in part.datasets})
     running: list[subprocess.Popen] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in names:

@@ -58,6 +58,7 @@ ALLOWED = {
     "_reading": {"_extras", "_terminal"},
     "_terminal": set(),
     "_exits": FLOOR,
+    "_pytest_plugin": {"_checks", "audit", "report"},
     "_model_files": {"_reading", "_terminal", "_types"},
     "_charts": FLOOR,
     "_tried": MATHS,
@@ -91,6 +92,7 @@ EDGES = {
         "audit/_csv.py",
         "audit/_exact.py",
         "audit/_joins.py",
+        "audit/_releases.py",
         "audit/_sources.py",
         "audit/_values.py",
     ),
@@ -108,11 +110,12 @@ EDGES = {
     "huggingface_hub": ("bench/_fetch.py",),
     "pyarrow": ("audit/", "bench/", "retrain/"),
     "msgspec": ("_reading.py",),
+    "inspect_ai": ("audit/_run_logs.py",),
 }
 
 MOST_LINES = 60  # of a function's body, docstring aside
 MOST_ATTRIBUTES = 12
-MOST_PUBLIC_NAMES = 76
+MOST_PUBLIC_NAMES = 79
 # Classes with more attributes, because their fields are not of our choice.
 WIDE = {
     "lowchurn.audit._result.Audit": "a public result: its fields are what a user reads",

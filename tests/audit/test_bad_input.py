@@ -30,7 +30,7 @@ def new():
         ({"weight": "country"}, "weight column 'country' must hold numbers"),
         ({"group": "customer"}, "unknown group column 'customer'"),
         ({"prediction": "predictoin"}, "Did you mean 'prediction'"),
-        ({"prediction": ("prediction",)}, r"pair \(old, new\)"),
+        ({"prediction": ("prediction",)}, r"one for each of old, new"),
         ({"score": "prediction"}, "score column 'prediction' must hold numbers"),
         ({"proba": ["prediction"]}, "at least two classes"),
         ({"proba": {"a": "p1", "b": "p2"}}, "unknown proba column"),
@@ -85,7 +85,7 @@ def test_missing_values(old, new):
 
 def test_other_types_on_the_two_sides(old, new):
     with pytest.raises(
-        ValueError, match="id column 'id' must have the same type in both tables, got integer in the old and text"
+        ValueError, match="id column 'id' must have the same type in all tables, got integer in the old and text"
     ):
         lowchurn.audit.audit(old, new.assign(id=new.id.astype(str)))
     with pytest.raises(ValueError, match="got integer in the old and float"):

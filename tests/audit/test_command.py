@@ -99,6 +99,17 @@ def test_all_files_are_written(folder, lowchurn):
     assert not [name for name in os.listdir(folder) if name.endswith(".lowchurn")]
 
 
+def test_one_broken_row_that_must_not_break_fails(folder, lowchurn):
+    done = lowchurn("old.parquet", "new.parquet", "--label", "y", "--by", "country", "--never-break", "country=de")
+    assert done.returncode == 1
+    assert "country=de: " in done.stdout
+    assert "rows went from right to wrong, none may." in done.stdout
+    (folder / "lowchurn.toml").write_text('[audit]\nlabel = "y"\n[gate]\nnever_break = ["9999"]\n')
+    done = lowchurn("old.parquet", "new.parquet")
+    assert done.returncode == 2
+    assert "unknown slice or id to never break '9999'" in done.stderr
+
+
 def test_a_frontier_is_drawn(folder, lowchurn):
     points = [{"strategy": "distill", "setting": "lam=0.5", "accuracy": 0.9, "churn": 0.03, "chosen": True}]
     (folder / "frontier.json").write_text(json.dumps(points))

@@ -12,8 +12,11 @@ import textwrap
 from decimal import Decimal
 
 import duckdb
+import ibis
 import pandas as pd
+import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import pytest
 
@@ -469,6 +472,65 @@ def test_tables_in_memory_of_every_type():
     for no_table in (frame["id"], frame.groupby("id"), pa.array(ids), pa.chunked_array([ids])):
         with pytest.raises(ValueError, match="the old table must be a path, a pandas"):
             lowchurn.audit.audit(no_table, frame)
+
+
+class Stream:
+    """What any library may hand over: nothing but the Arrow stream of its rows."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+def hugging_face(table):
+    datasets = pytest.importorskip("datasets")
+    whole = datasets.Dataset.from_dict(table.to_pydict())
+    return datasets.concatenate_datasets([whole, whole]).select([3, 0, 2, 1])  # some rows, in another order
+
+
+HOLDERS = {
+    "pyarrow": lambda t: t,
+    "batch": lambda t: t.to_batches()[0],
+    "reader": lambda t: t.to_reader(),
+    "dataset": lambda t: pa_dataset.dataset(t),
+    "scanner": lambda t: pa_dataset.dataset(t).scanner(),
+    "stream": Stream,
+    "pandas": lambda t: t.to_pandas(),
+    "polars": pl.from_arrow,
+    "lazy polars": lambda t: pl.from_arrow(t).lazy(),
+    "relation": lambda t: duckdb.from_arrow(t).filter("id < 9"),
+    "ibis": ibis.memtable,
+    "hugging face": hugging_face,
+}
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_whatever_holds_rows_is_a_table(kind):
+    old = pa.table({"id": [1, 2, 3, 4], "prediction": ["a", "b", "b", "a"], "y": ["a", "a", "b", None]})
+    new = pa.table({"id": [4, 2, 3, 1], "prediction": ["b", "a", "b", "a"]})
+    found = lowchurn.audit.audit(HOLDERS[kind](old), HOLDERS[kind](new), label="y")
+    assert (found.rows.paired, found.churn.value, found.accuracy_change.value) == (4, 0.5, 1 / 3)
+    releases = lowchurn.audit.history([HOLDERS[kind](table) for table in (old, new, old)], label="y")
+    assert [step.churn.value for step in releases.steps] == [0.5, 0.5]
+    assert releases.back.value == 0.5
+
+
+def test_a_dataset_of_files_is_read_where_it_lies(tmp_path, monkeypatch):
+    for name, answers in (("old", ["a", "b"]), ("new", ["a", "a"])):
+        pq.write_table(pa.table({"id": [1, 2], "prediction": answers, "unused": ["x", "y"]}), tmp_path / name)
+    monkeypatch.setattr("lowchurn.audit._sources._loaded", None)
+    found = lowchurn.audit.audit(pa_dataset.dataset(tmp_path / "old"), pa_dataset.dataset(tmp_path / "new"))
+    assert found.churn.value == 0.5
+
+
+def test_all_splits_of_a_hugging_face_dataset_are_no_table():
+    datasets = pytest.importorskip("datasets")
+    split = datasets.Dataset.from_dict({"id": [1], "prediction": [1]})
+    for wrong in (datasets.DatasetDict({"test": split}), split.to_iterable_dataset()):
+        with pytest.raises(ValueError, match=r"a Hugging Face dataset \(one split, not streamed\)"):
+            lowchurn.audit.audit(wrong, split)
 
 
 def test_times_with_a_zone_are_not_compared_without_it(tmp_path):

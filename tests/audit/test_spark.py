@@ -8,6 +8,7 @@ import pytest
 import lowchurn
 from tests.audit.conftest import make_tables
 from tests.audit.test_counts import flat
+from tests.audit.test_history import make_releases
 
 pytestmark = pytest.mark.spark
 
@@ -59,3 +60,17 @@ def test_spark_refuses_what_duckdb_refuses(spark, tmp_path):
     with pytest.raises(ValueError, match="2 ids are only in the old table"):
         lowchurn.audit.audit(*tables)
     assert lowchurn.audit.audit(*tables, on_mismatch="inner").rows.paired == 48
+
+
+def test_a_history_on_spark_has_the_same_numbers(spark, tmp_path):
+    releases = make_releases(4, seed=3)
+    arguments = {"label": "y", "by": ["country", "age"], "weight": "w", "group": "customer"}
+    tables = []
+    for i, frame in enumerate(releases):
+        frame.to_parquet(tmp_path / f"v{i}.parquet", index=False)
+        tables.append(spark.read_parquet(str(tmp_path / f"v{i}.parquet"), table_name=f"release_{i}"))
+    here, there = lowchurn.audit.history(releases, **arguments), lowchurn.audit.history(tables, **arguments)
+    for part in ("rows", "pairs", "by_changes", "back", "restless", "slices"):
+        assert flat(there.to_dict()[part]) == pytest.approx(flat(here.to_dict()[part]), nan_ok=True), part
+    with pytest.raises(ValueError, match="1 ids are only in the 'release 1' table"):
+        lowchurn.audit.history([*tables[:-1], tables[-1].filter(tables[-1].id != 2**60)])

@@ -147,11 +147,11 @@ NOISY = [
 
 
 def paired(rows, variant, network):
-    return paired_table(averages(rows), trial_rows(rows, variant, network), variant, network)
+    return paired_table(averages(rows), trial_rows(rows, variant), variant, network)
 
 
 def resampled(rows, variant, network):
-    return resampled_table(trial_rows(rows, variant, network), variant, network)
+    return resampled_table(trial_rows(rows, variant), variant, network)
 
 
 def proportion(rows, variant, network):
@@ -231,7 +231,7 @@ def test_estimates_of_sticky_are_columns_that_know_what_they_serve():
 def test_sticky_against_a_reference_trial_by_trial_and_drawn_again():
     rows = [*NOISY, *STUCK]
     (raw,) = dial_variants(rows)
-    found, trials = averages(rows), trial_rows(rows, raw, "fcn-1000")
+    found, trials = averages(rows), trial_rows(rows, raw)
     table = against_table(found, trials, raw, "fcn-1000", "distill")
     lines = {labels[0]: (labels[1:], [cell.value for cell in cells]) for labels, cells in table.rows}
     labels, values = lines["sticky 8+8"]
@@ -253,7 +253,7 @@ def test_sticky_against_a_reference_trial_by_trial_and_drawn_again():
 def test_ratios_have_intervals_over_draws_of_the_trials():
     rows = [*NOISY, *STUCK]
     (raw,) = dial_variants(rows)
-    table = noise_table(trial_rows(rows, raw, "fcn-1000"), raw, "fcn-1000")
+    table = noise_table(trial_rows(rows, raw), raw, "fcn-1000")
     found = {(labels[0], labels[2]): [cell.value for cell in cells] for labels, cells in table.rows}
     low, middle, high, below, compared = found["sticky 8+8", "distillation"]
     assert 0.25 < low < middle < high < 0.6

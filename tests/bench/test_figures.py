@@ -34,7 +34,37 @@ def test_each_network_and_size_has_a_figure_of_its_own():
     assert list(dict.fromkeys(where)) == ["adult", "bank"]
     title = figures.cost_figure(parts["fcn-20-1000"], RAW).title
     assert title == "Cost of error and churn together; fcn-20, initial size 1000; raw-warm; 1 to 2 trials"
-    assert "adult, fcn-20, 1000" in {p["where"] for p in figures.pareto_points(rows, RAW)}
+    assert "adult, fcn-20" in {p["where"] for p in figures.pareto_points(rows, RAW)}  # the initial size is the same
+
+
+def test_fronts_show_the_settings_behind_them_within_the_frame():
+    behind = model("adult", "distill", "lam=0.7", 0.845, 0.15)
+    outside = model("adult", "distill", "lam=0.9", 0.2, 0.9)
+    chart = figures.pareto_figure([*ADULT, behind, outside], RAW)
+    small = [mark.points[0] for mark in chart.marks if mark.style == "setting" and mark.series == "distill"]
+    assert len(small) == 3  # those of the front lie under its marks
+    assert (pytest.approx(15), pytest.approx(15.5)) in small
+    (line,) = [mark for mark in chart.marks if mark.kind == "line"]
+    assert [point[0] for point in line.points] == [pytest.approx(1), pytest.approx(6)]
+
+
+def test_imdb_has_a_column_per_network_with_fronts_above_costs():
+    networks = ("transformer-1", "transformer-2", "transformer-4", "transformer-16")
+    rows = [row | {"dataset": "imdb", "network": network} for row in ADULT for network in networks]
+    rows += [row | {"initial": 100} for row in rows]
+    parts = figures.by_size(averages([*rows, *ADULT]), "imdb")
+    assert list(parts) == ["imdb-100", "imdb-1000"]
+    chart = figures.fronts_and_costs_figure(parts["imdb-1000"], RAW)
+    shown = ["transformer-1", "transformer-4", "transformer-16"]  # those of the paper's figure
+    assert [panel.title for panel in chart.panels] == shown * 2
+    assert [panel.up.name for panel in chart.panels] == ["↑ error, %"] * 3 + ["↑ cost, %"] * 3
+    assert chart.size.columns == 3
+    assert "imdb, initial size 1000" in chart.title
+    assert {key.name for key in chart.key} == {"cold", "anchor", "distill"}
+    for panel in chart.panels[3:]:
+        for name in ("cold", "anchor", "distill"):  # each method has its colour and its shape in every panel
+            points = {(m.colour, m.shape) for m in panel.points if m.series == name}
+            assert points == {figures.STYLES[name]}
 
 
 def test_the_ablations_line_has_a_gap_where_nothing_is_accurate_enough():

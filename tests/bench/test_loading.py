@@ -1,12 +1,28 @@
 """Reading data sets: the layout, the encodings, the splits, and what is said when something is not there."""
 
+import hashlib
+import weakref
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from lowchurn.bench._datasets import BY_NAME, CELEBA_TASKS, DATASETS, names_of
-from lowchurn.bench._loading import LENGTH, available, encode, expand, fixed_split, load, prepare, token_ids
+from lowchurn.bench._loading import (
+    LENGTH,
+    as_numbers,
+    available,
+    encode,
+    expand,
+    fixed_split,
+    load,
+    prepare,
+    token_ids,
+)
+from lowchurn.bench._npz import array_names
+from lowchurn.bench._retraining import rows_on_device
 
 
 def write(path, **columns):
@@ -72,9 +88,56 @@ def test_a_column_named_split_is_the_split(tmp_path):
 def test_images_and_their_tasks(folder):
     data = load("celeba_smiling", folder)
     assert data.X.shape == (12, 12, 12, 3)
-    assert 0 <= data.X.min() < data.X.max() <= 1
+    assert data.X.dtype == np.uint8  # as numbers they would take four times the memory
+    np.testing.assert_array_equal(as_numbers(data.X), data.X.astype(np.float32) / 255)
     assert data.classes == 2
     assert data.train.tolist() == list(range(8))
+
+
+def test_all_tasks_of_celeba_share_their_images(folder, tmp_path):
+    path = tmp_path / "faces.npz"
+    prepare(path, ["celeba"], folder)
+    assert [name for name in array_names(path) if name.endswith("/X")] == ["celeba_5_o_clock_shadow/X"]
+    tasks = expand(["celeba"])
+    for place in (folder, path):
+        data = [load(name, place) for name in tasks]
+        assert len({id(one.X) for one in data}) == 1
+        assert [one.name for one in data] == tasks
+    assert [load(name, folder).fingerprint for name in tasks] == [one.fingerprint for one in data]
+
+
+def test_images_are_on_a_device_once(folder):
+    bald, young = (load(f"celeba_{task}", folder) for task in ("bald", "young"))
+    place = torch.device("cpu")
+    one = rows_on_device(bald.X, place, torch.float32)
+    assert rows_on_device(young.X, place, torch.float32) is one
+    np.testing.assert_array_equal(one.numpy(), as_numbers(bald.X))
+    assert rows_on_device(bald.X, place, torch.float64).dtype == torch.float64
+    gone = weakref.ref(one)
+    del one
+    assert gone() is None  # nobody needs it
+
+
+def test_images_that_were_replaced_are_read_again(folder):
+    path, old = folder / "images" / "celeba.npz", load("celeba_bald", folder)
+    arrays = dict(np.load(path))
+    np.savez(path, **(arrays | {"x_test": arrays["x_test"] + np.uint8(1)}))
+    assert load("celeba_bald", folder).fingerprint != old.fingerprint
+
+
+def test_the_hash_of_images_is_that_of_their_numbers(folder):
+    data = load("celeba_young", folder)
+    digest = hashlib.sha256()
+    for values in (data.X.astype(np.float32) / 255, data.y, data.train, data.test):
+        digest.update(str((values.dtype, values.shape)).encode() + values.tobytes())
+    assert digest.hexdigest()[:16] == data.fingerprint
+
+
+def test_images_are_scaled_by_channel(folder):
+    data = load("celeba_young", folder)
+    known = data.scaled().X[data.train]
+    np.testing.assert_allclose(known.mean(axis=(0, 1, 2)), 0, atol=1e-6)
+    np.testing.assert_allclose(known.std(axis=(0, 1, 2)), 1, atol=1e-6)
 
 
 def test_texts_become_the_ids_of_keras(folder):

@@ -1,5 +1,6 @@
 """The protocol against a slow twin, and its draws."""
 
+import copy
 import functools
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from lowchurn import nets
 from lowchurn.bench import _retraining as retraining
 from lowchurn.bench._ablation import AnchorToDistill, ablation_settings
-from lowchurn.bench._loading import load
+from lowchurn.bench._loading import as_numbers, is_text, load
 from lowchurn.bench._protocol import (
     Protocol,
     dial_settings,
@@ -112,7 +113,8 @@ class SlowTrial:
     def __init__(self, data, protocol, trial):
         self.data, self.drawn = data, draw(data, protocol, trial)
         self.template = make_network(protocol.network, data)
-        self.X, self.onehot = data.X.astype(float), one_hot(data.y, data.classes)
+        self.X = data.X if is_text(data.X) else as_numbers(data.X).astype(float)
+        self.onehot = one_hot(data.y, data.classes)
         self.options = {"epochs": protocol.epochs, "patience": protocol.patience, "squared": protocol.loss == "squared"}
         held_out = self.drawn.validation
         self.held_out = {"validation": held_out, "validation_targets": self.onehot[held_out]}
@@ -158,9 +160,9 @@ class SlowTrial:
             name: (1 - share) * sum(m.state_dict()[name] for m in members) / len(members) + share * value
             for name, value in self.base.state_dict().items()
         }
-        model = make_network("fcn-6", self.data).double()
+        model = copy.deepcopy(self.template).double()
         model.load_state_dict(state)
-        return self.proba(model, rows)
+        return self.proba(model.eval(), rows)
 
     def decisions(self, strategy):
         test, traffic = self.data.test, self.drawn.traffic
@@ -214,6 +216,46 @@ def test_every_setting_equals_a_plain_loop(loss):
             assert row["left_out"] == ""
             for name, value in slow.row(strategy).items():
                 assert row[name] == pytest.approx(value, abs=1e-8), (name, strategy)
+
+
+OF_IMAGES = [
+    ColdStart(),
+    WarmStart(),
+    ShrinkPerturb(0.4),
+    Mixup(0.3, start="warm"),
+    CoDistill(0.3, start="warm"),
+    Anchor(0.4, 0.7, start="warm"),
+    Distill(0.3, start="warm"),
+    Soup(2),
+    Soup(2, 0.5),
+    Sticky(2, 0.02, start="warm", average="weights"),
+]
+
+
+@pytest.mark.parametrize("network", ["convnet-1", "transformer-1", "resnet-50"])
+def test_images_and_words_equal_a_plain_loop(network, made_data, monkeypatch):
+    monkeypatch.setattr(nets.networks, "resnet", short_resnet)
+    data = load("imdb" if network == "transformer-1" else "cifar10", made_data)
+    protocol = Protocol(network=network, initial=20, validation=8, batch=12, epochs=2)
+    settings = OF_IMAGES if network != "resnet-50" else [ColdStart(), Distill(0.3, start="warm")]
+    rows = run_trials(data, protocol, {3: settings}, device="cpu", dtype="float64")
+    slow = SlowTrial(data, protocol, 3)
+    assert len(rows) == len(settings)
+    found = {setting_of(r): r for r in rows}
+    for strategy in settings:
+        row = found[as_setting(strategy)]
+        assert row["status"] == "finished"
+        for name, value in slow.row(strategy).items():
+            assert row[name] == pytest.approx(value, abs=1e-6), (name, strategy)
+
+
+def short_resnet(depth, shape, classes):
+    """The paper's residual network without most of its blocks, which take minutes on a CPU."""
+    network = nets.networks.Resnet(shape, classes, depth)
+    network.blocks = torch.nn.Sequential(*list(network.blocks)[:2])
+    network.head = type(network.head)(256, classes)
+    network.reset()
+    return network
 
 
 def test_budgets_equal_a_plain_loop():

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from lowchurn.bench._claims import claims_table
 from lowchurn.bench._paper import TABLES, printed
 from lowchurn.bench._report import all_tables, write_report, write_tables
 from lowchurn.bench._segments import COLUMNS
@@ -82,8 +83,10 @@ def test_churn_at_cold_accuracy_with_ties_na_and_missing():
     assert math.isnan(found["adult"]["anchor"].value)
     assert found["adult"]["mixup"].value is None
     assert found["bank"]["distill"] == Cell(pytest.approx(20), 1)
-    assert [labels for labels, _ in table.rows] == [("adult",), ("bank",)]
+    assert [labels for labels, _ in table.rows] == [(name,) for name in TABLE1.datasets]
+    assert {found[name]["cold"] for name in TABLE1.datasets[2:]} == {Cell(None, ran=False)}
     text = table.markdown()
+    assert "| magic04 | not run | not run | not run | not run | not run |" in text
     assert "| adult | 15.00 | missing | missing | N/A | **6.00** |" in text
     assert "| bank | 30.00 | missing | **20.00** | missing | **20.00 [1]** |" in text
     assert "1 failed models are left out." in text
@@ -94,7 +97,8 @@ def test_win_counts_share_ties():
     wins = win_counts(cold_accuracy_table(ROWS, RAW, TABLE1, METHODS), TABLES[2])
     ((_, values),) = wins.rows
     assert [cell.value for cell in values] == [0, 0, 50, 0, 100]
-    assert "The paper: distillation is best in 52 %." in wins.notes
+    assert "The paper: distillation is best in 52 % of 60 rows." in wins.notes
+    assert "2 of 60 rows can be compared." in wins.notes
 
 
 def test_error_bands_average_over_settings():
@@ -134,12 +138,16 @@ def test_starts_and_options_do_not_mix():
     assert variant_name(odd) == "raw-warm-patience3-losssquared"
 
 
-def test_a_missing_network_of_a_data_set_is_shown_as_missing():
+def test_a_missing_network_of_a_data_set_is_shown_as_not_run():
     rows = [*ADULT, *(row | {"network": "fcn-10"} for row in BANK)]
     table = cold_accuracy_table(rows, RAW, TABLES[3], METHODS)
     shown = {labels: [table.cell(c) for c in some] for labels, some in table.rows}
-    assert shown["adult", "fcn-10"] == ["missing"] * 5
+    assert shown["adult", "fcn-10"] == ["not run"] * 5
     assert shown["bank", "fcn-10"][0] == "30.00"
+    assert shown["wilt", "all"] == ["not run"] * 5  # one row for all networks
+    assert len(shown) == 2 * 2 + 10
+    assert "Not run: fcn-100, fcn-10000, fcn-100000." in table.notes
+    assert "adult,fcn-10,not run,0" in table.csv()
 
 
 def test_csv_and_latex_say_the_same():
@@ -227,8 +235,80 @@ def test_what_ran_from_another_start_only_is_left_out():
 
 def test_wins_say_how_many_rows_have_fewer_trials():
     wins = win_counts(cold_accuracy_table(ROWS, RAW, TABLE1, METHODS))
-    assert wins.notes == ["2 of 2 rows can be compared.", "1 of them from fewer than 2 trials."]
+    assert wins.notes == ["2 of 12 rows can be compared.", "1 of them from fewer than 2 trials."]
     assert len(win_counts(cold_accuracy_table(ADULT, RAW, TABLE1, METHODS)).notes) == 1
+
+
+def test_a_table_of_the_paper_tells_its_trials_and_error_bands():
+    table = cold_accuracy_table(ADULT, RAW, TABLE1, METHODS)
+    # As in test_error_bands_average_over_settings: 1.25 points of error, 1.5 of churn.
+    assert table.notes == ["2 trials. Standard errors, averaged over settings: error 1.25, churn 1.50 points."]
+    assert cold_accuracy_table(ADULT[::2], RAW, TABLE1, METHODS).notes == []  # one trial has no error
+
+
+def test_fewer_validation_rows_are_told_where_there_are_no_more():
+    (large,) = (table for table in TABLES if table.name == "cifar10000")
+    rows = [
+        model(dataset, strategy, setting, 0.9, churn, network="convnet-4", initial=10000, validation=validation)
+        for dataset, validation in (("svhn", 1000), ("svhn", 500), ("cifar10", 500))
+        for strategy, setting, churn in (("cold", "", validation / 1e4), ("distill", "lam=0.5", validation / 1e5))
+    ]
+    table = cold_accuracy_table(rows, RAW, large)
+    found = cells(table)
+    assert found["svhn"]["cold"].value == pytest.approx(10)  # the paper's, where it was run
+    assert found["cifar10"]["cold"].value == pytest.approx(5)
+    assert "Stopped on 500 validation rows instead of 1000: cifar10." in table.notes
+
+
+def test_the_tables_of_celeba_are_printed_in_four_parts():
+    (paper,) = (table for table in TABLES if table.name == "celeba1000")
+    parts = paper.split()
+    assert [part.name for part in parts] == [f"celeba1000-part{k}" for k in (1, 2, 3, 4)]
+    assert sum((part.datasets for part in parts), ()) == paper.datasets
+    assert {len(part.datasets) for part in parts} == {10}
+    first, last = parts[0].datasets[0], parts[3].datasets[-1]
+    rows = [
+        model(name, strategy, setting, 0.9, churn, network=network)
+        for name, network in ((first, "convnet-1"), (first, "convnet-4"), (last, "convnet-4"))
+        for strategy, setting, churn in (("cold", "", 0.2), ("distill", "lam=0.5", 0.1))
+    ]
+    tables = {table.name: table for _, table in all_tables(rows)}
+    assert {name for name in tables if name.startswith("celeba1000")} == {
+        "celeba1000-part1",
+        "celeba1000-part4",
+        "celeba1000-wins",
+        "celeba1000-errors",
+    }
+    shown = [labels for labels, some in tables["celeba1000-part4"].rows if some[0].ran]
+    assert shown == [(last, "convnet-4")]
+    assert (first, "convnet-1") in [labels for labels, _ in tables["celeba1000-part1"].rows]
+    assert "3 of 200 rows can be compared." in tables["celeba1000-wins"].notes
+    assert "The paper: distillation is best in 158 of 200 rows (79 %)." in tables["celeba1000-wins"].notes
+
+
+def test_the_papers_claims_beside_ours():
+    claims = {table.name: table.claim for table in TABLES}
+    assert claims["mnist1000"] == "in 42 of 50 rows (84 %)"
+    assert claims["mnist100"] == "in 24 of 50 rows (48 %)"
+    assert claims["mnist10000"] == "in 32 of 50 rows (64 %)"
+    assert [claims[f"cifar{n}"] for n in (1000, 100, 10000)] == [
+        "in 10 of 10 rows (100 %)",
+        "in 8 of 10 rows (80 %)",
+        "in 10 of 10 rows (100 %)",
+    ]
+    assert [claims[f"celeba{n}"] for n in (100, 10000)] == ["in 192 of 200 rows (96 %)", "in 183 of 200 rows (91.5 %)"]
+    assert claims["resnet"] == "in 6 of 6 rows (100 %)"
+    assert claims["openml1000"] == "in 84 % of 60 rows"
+    papers = [(paper, cold_accuracy_table(ROWS, RAW, paper)) for paper in TABLES]
+    table = claims_table(papers, {"adult", "bank"}, RAW)
+    shown = {labels[0]: (labels[1:], [table.cell(c) for c in some]) for labels, some in table.rows}
+    assert shown["table1"] == (
+        ("in 12 of 12 rows (100 %)", "2 of 12", "1 to 2"),
+        ["0"] * 4 + ["50"] + ["0"] * 2 + ["100", "0"],
+    )
+    assert shown["openml100"][0][1:] == ("0 of 60", "-")
+    assert set(shown["openml100"][1]) == {"not run"}
+    assert set(shown) == {"table1", "openml100", "openml1000"}  # nothing of the others' data sets was run
 
 
 def test_rows_stand_in_the_papers_order_and_by_size():

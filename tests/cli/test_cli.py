@@ -76,7 +76,7 @@ def test_every_option_has_a_sentence_of_help(name):
 def test_options_of_an_audit_are_its_settings_and_limits():
     """The options, the keys of the TOML file and the fields of the dataclasses agree one to one."""
     files = {"config", "html", "json", "junit", "markdown", "disputed", "disputed_rows", "answers", "force", "frontier"}
-    others = {"old", "new", "margin", "power", "inconclusive"} | files
+    others = {"old", "new", "margin", "power", "inconclusive", "never_break"} | files
     limits = {field.name for field in fields(Limits)}
     settings = {field.name for field in fields(Settings)}
     options = {option.name for option in COMMANDS["audit"].params if option.name != "help"}

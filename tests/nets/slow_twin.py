@@ -25,6 +25,9 @@ def start_module(template, task, twin=False):
             parameter.copy_(fresh[name])
             if task.start is not None:
                 parameter.copy_(task.base_share * task.start[name] + (1 - task.base_share) * fresh[name])
+        for name, buffer in module.named_buffers():  # running statistics go with weights that are all the base's
+            if task.start is not None and task.base_share == 1:
+                buffer.copy_(task.start[name])
     return module
 
 
@@ -62,9 +65,10 @@ def plain_training(template, X, task, *, epochs, patience=5, batch_size=32, squa
                 share = draws.mixup_shares(keys(task.seed), torch.tensor([task.mixing]), epoch, steps)[0, b]
                 other = mate.split(batch_size)[b]
                 x, t, w = (
-                    share * a + (1 - share) * o
+                    o + share * (a - o)  # equal tokens stay what they are
                     for a, o in ((x, X[rows[other]]), (t, targets[other]), (w, weights[other]))
                 )
+                x = x if X.is_floating_point() else x.long()  # words are mixed by their numbers and rounded down
             for module in modules:
                 module.train()
             logits = [module(x) for module in modules]

@@ -10,6 +10,7 @@ from torch.optim.swa_utils import update_bn
 
 from lowchurn.nets import Task, average, train
 from lowchurn.nets.networks import fcn
+from tests.nets.test_stacks import short_resnet
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(96, 5)).astype("float32")
@@ -117,6 +118,20 @@ def test_statistics_of_batch_normalisation_are_computed_anew():
         np.testing.assert_allclose(made.logits(X)[k], module.eval()(torch.as_tensor(X)).detach().numpy(), atol=1e-5)
     with pytest.raises(ValueError, match="has batch normalisation, .* but X is None"):
         average(members, [[0, 1]])
+
+
+def test_statistics_of_residual_networks_are_computed_for_many_at_once():
+    images = RNG.normal(size=(60, 4, 4, 1))
+    network = short_resnet((4, 4, 1), 3, 2)
+    tasks = [Task(np.arange(20), Y[:20], np.arange(20, 40), Y[20:40], seed=i) for i in range(3)]
+    members = train(network, images, tasks, epochs=1, device="cpu", dtype="float64")
+    rows = [np.arange(33), np.arange(40), np.arange(20, 60)]  # the first without a last batch of one row
+    made = average(members, [[0, 1], [0, 1, 2], [1, 2]], X=images, rows=rows)
+    for k, own in enumerate(rows):
+        module = made.module(k)
+        update_bn(torch.tensor_split(torch.as_tensor(images[own]), 2), module)
+        for name, value in module.state_dict().items():
+            np.testing.assert_allclose(made.state[name][k].numpy(), value.numpy(), atol=1e-9, err_msg=name)
 
 
 def test_bad_calls_are_refused():

@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from lowchurn.nets import train
-from lowchurn.nets._initial_weights import fresh_state
+from lowchurn.nets import Task, train
+from lowchurn.nets._initial_weights import fresh_buffers, fresh_state
+from lowchurn.nets._stacks import Batches, Settings, _resnet_plain, _stack, make_stack
 from lowchurn.nets._stacks._convnet import ConvnetStack
-from lowchurn.nets._stacks._stack import Settings
+from lowchurn.nets._stacks._convnet_gpu import LARGEST, GpuConvnetStack
+from lowchurn.nets._stacks._resnet import ResnetStack
 from lowchurn.nets.networks import convnet, fcn, transformer
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
+from tests.nets.test_stacks import short_resnet
 from tests.nets.test_train import SETTINGS, WORLDS, make_tasks
+from tests.nets.transformer_twins import relative_errors
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -127,34 +131,205 @@ def test_convnets_in_float32():
     compare(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)], 2e-2, epochs=2, precision="float32")
 
 
-@pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (26, 30, 3)])
-def test_fused_convolutions_give_the_gradients_of_plain_ones(shape):
-    rng = np.random.default_rng(0)
-    network = convnet(4, shape=shape, classes=3)
-    device = torch.device("cuda")
-    params = fresh_state(network, network, torch.arange(6, device=device), torch.float32)
-    x = torch.tensor(rng.normal(size=(6, 20, *shape)), device=device, dtype=torch.float32)
-    targets = torch.tensor(rng.dirichlet(np.ones(3), size=(6, 20)), device=device, dtype=torch.float32)
-    weights = torch.tensor(rng.uniform(size=(6, 20)), device=device, dtype=torch.float32)
-    stacks = {
-        precision: ConvnetStack(params, Settings(device, torch.float32, precision=precision))
+def first_moments(stack):
+    if isinstance(stack, ConvnetStack):
+        return stack.layout.views(stack.moments[0]["flat"])
+    return {**stack.layout.views(stack.moments[0]["rest"]), LARGEST: stack.moments[0]["high"].float()}
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(
+    ("size", "shape"),
+    [(4, (28, 28, 1)), (4, (32, 32, 3)), (4, (26, 30, 3)), (3, (13, 15, 4)), (1, (28, 28, 1)), (16, (32, 32, 3))],
+)
+def test_fused_convolutions_give_the_gradients_of_plain_ones(size, shape, mixed):
+    network = convnet(size, shape=shape, classes=3)
+    device, models, rows = torch.device("cuda"), 6, 20  # a partial batch, which the kernels fill up
+    make = torch.Generator("cuda").manual_seed(0)
+
+    def draw(*shape):
+        return torch.rand(*shape, device=device, generator=make)
+
+    params = fresh_state(network, network, torch.arange(models, device=device), torch.float32)
+    own = draw(models, 50).argsort(1)[:, :rows]
+    order, mate = draw(models, rows).argsort(1), draw(models, rows).argsort(1)
+    mixing = (mate, draw(models, 1)) if mixed else (None, None)
+    pool = torch.randn(50, *shape, device=device, generator=make)
+    batches = Batches(pool, own, draw(models, rows, 3), draw(models, rows), order, *mixing)
+    exact, fused = (
+        make_stack(network, params, {}, Settings(device, torch.float32, precision=precision))
         for precision in ("ieee", "bfloat16")
-    }
-    for stack in stacks.values():
-        stack.steps = 1
-        stack.step(x, targets, weights, None)  # 20 rows: a partial batch, which the kernels pad
-    assert stacks["bfloat16"].kernels is not None
-    assert stacks["ieee"].kernels is None
-    moments = {p: stack.layout.views(stack.moments[0]["flat"]) for p, stack in stacks.items()}
-    for name, exact in moments["ieee"].items():
-        error = (moments["bfloat16"][name] - exact).norm() / exact.norm()
+    )
+    assert isinstance(fused, GpuConvnetStack)
+    assert (fused.logits(pool) - exact.logits(pool)).norm() < 0.05 * exact.logits(pool).norm()
+    for stack in (exact, fused):
+        stack.train_epoch(batches)
+    got = first_moments(fused)
+    for name, expected in first_moments(exact).items():
+        error = (got[name] - expected).norm() / expected.norm()
         assert error < 0.15, f"{name}: {error}"  # bfloat16 keeps 8 bits, and rounding moves some winners of a pool
 
 
-def test_transformers():
+@pytest.mark.parametrize("kind", [{}, {"mixing": 0.3}, {"coupling": 0.3}])
+def test_convnets_have_the_same_bits_alone_and_among_others_recorded_or_not(kind, monkeypatch):
+    rng = np.random.default_rng(0)
+    X, targets = rng.normal(size=(400, 28, 28, 1)), np.eye(3)[rng.integers(3, size=400)]
+    own, held_out = np.arange(300), np.arange(300, 400)
+    tasks = [Task(own, targets[own], held_out, targets[held_out], seed=seed, **kind) for seed in range(5)]
+    network = convnet(4, classes=3)
+    options = {"epochs": 4, "patience": 1, "device": "cuda"}
+    together = train(network, X, tasks, **options)
+    others = [train(network, X, tasks, **options), train(network, X, tasks, memory_limit=1.0, **options)]
+    monkeypatch.setattr(_stack, "RecordedStep", lambda stack, batches: None)
+    others.append(train(network, X, tasks, **options))
+    for other in others:
+        for name, value in together.state.items():
+            assert torch.equal(value, other.state[name]), name
+        assert torch.equal(together.decisions(X), other.decisions(X))
+
+
+@pytest.mark.parametrize("batch_size", [7, 100, 200])
+def test_convnets_with_other_batches(batch_size):
+    network, (X, y) = WORLDS["convnet"]
+    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4)])
+    options = {"epochs": 1, "device": "cuda", "batch_size": batch_size}
+    fused, plain = (train(network, X, tasks, precision=p, **options) for p in ("auto", "float32"))
+    np.testing.assert_allclose(fused.loss, plain.loss, rtol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fresh_weights_are_those_of_the_cpu(dtype):
+    network, seeds = convnet(2, classes=3), torch.tensor([0, 5, -7, 2**62])
+    here = fresh_state(network, network, seeds, dtype)
+    there = fresh_state(network, network, seeds.cuda(), dtype)
+    for name, value in here.items():
+        assert torch.equal(there[name].cpu(), value), name
+
+
+LAYERS = [(3, 64, 3), (64, 64, 3), (256, 256, 3), (64, 256, 1), (2048, 512, 1), (100, 70, 1)]  # inputs, outputs, side
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "side"), LAYERS)
+@pytest.mark.parametrize("size", [(4, 4), (5, 7), (16, 16)])
+def test_fused_layers_of_residual_networks(inputs, outputs, side, size):
+    """Each kernel against plain torch in double precision, on the same numbers, which are rounded to bfloat16."""
+    from lowchurn.nets._kernels import resnet_gpu
+
+    make = torch.Generator("cuda").manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(3, *shape, device="cuda", generator=make)
+
+    def both(name, *args):
+        """Call both; what they return and what they write into must agree."""
+        exact = [type(a)(*(v.double() for v in a)) if isinstance(a, tuple) else a for a in args]
+        exact = [a.double() if isinstance(a, torch.Tensor) else a for a in exact]
+        got, expected = getattr(resnet_gpu, name)(*args), getattr(_resnet_plain, name)(*exact)
+        for one, two in zip(flat([got, *args]), flat([expected, *exact]), strict=True):
+            assert (one.double() - two).norm() <= 4e-3 * two.norm(), name
+        return got
+
+    def flat(values):
+        """The tensors among values, and those in their tuples."""
+        parts = (value if isinstance(value, tuple) else (value,) for value in values)
+        return [part for some in parts for part in some if isinstance(part, torch.Tensor)]
+
+    x = draw(9, *size, inputs).relu().bfloat16()
+    weight = (draw(side, side, inputs, outputs) / (side * inputs**0.5)).bfloat16()
+    g, add = draw(9, *size, outputs).bfloat16(), draw(9, *size, outputs).bfloat16()
+    norm = _resnet_plain.Norm(*(draw(outputs).abs() for _ in range(5)))
+    y, coefs = both("conv_norm", x, weight, norm, 1e-5, 0.1)
+    both("conv_folded", x, weight, norm, 1e-5)
+    both("conv_folded", x, weight, norm, 1e-5, add, False)
+    for shortcut in ((), (add,), (add, draw(4, outputs))):
+        both("apply", y, coefs, *shortcut)
+    both("input_grad", g, weight)
+    both("input_grad", g, weight, x, x)
+    both("weight_grad", x, g, draw(side, side, inputs, outputs))
+    both("norm_grad", g, y, coefs, draw(outputs), draw(outputs))
+
+
+def test_residual_networks_in_float32():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 8, 8, 3)), rng.integers(3, size=90)
+    network = short_resnet((8, 8, 3), 3, 2)
+    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)])
+    options = {"epochs": 1, "precision": "float32"}
+    gpu, cpu = (train(network, X, tasks, device=device, **options) for device in ("cuda", "cpu"))
+    np.testing.assert_allclose(gpu.loss, cpu.loss, rtol=1e-3)
+
+
+def test_fused_residual_networks_give_the_gradients_of_plain_ones():
+    rng = np.random.default_rng(0)
+    network, device = short_resnet((16, 16, 3), 3, 4), torch.device("cuda")
+    params = fresh_state(network, network, torch.arange(3, device=device), torch.float32)
+    x = torch.tensor(rng.normal(size=(3, 20, 16, 16, 3)), device=device, dtype=torch.float32)
+    targets = torch.tensor(rng.dirichlet(np.ones(3), size=(3, 20)), device=device, dtype=torch.float32)
+    weights = torch.tensor(rng.uniform(size=(3, 20)), device=device, dtype=torch.float32)
+    stacks = {}
+    for precision in ("ieee", "bfloat16"):
+        buffers = fresh_buffers(network, 3, device, torch.float32)
+        settings = Settings(device, torch.float32, precision=precision)
+        stack = stacks[precision] = ResnetStack(network, params, buffers, settings)
+        stack.steps = 1
+        stack.step(x, targets, weights, None)
+    assert [stack.ops is _resnet_plain for stack in stacks.values()] == [True, False]
+    for name, exact in stacks["ieee"].slopes.items():
+        error = (stacks["bfloat16"].slopes[name] - exact).norm()
+        # A change of the last bit of the inputs grows from layer to layer until it reaches the first weights.
+        assert error <= 0.3 * exact.norm(), f"{name}: {error / exact.norm()}"
+
+
+def test_neighbours_and_recording_do_not_matter_to_residual_networks(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(110, 8, 8, 3)), rng.integers(3, size=110)
+    network = short_resnet((8, 8, 3), 3, 4)
+    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)])
+    options = {"epochs": 5, "patience": 1, "batch_size": 16, "device": "cuda"}
+    together, again = (train(network, X, tasks, **options) for _ in range(2))
+    apart = train(network, X, tasks, memory_limit=1.0, **options)
+    monkeypatch.setattr(ResnetStack, "recordable", False)
+    one_by_one = train(network, X, tasks, **options)
+    for other in (again, apart, one_by_one):
+        for name, value in together.state.items():
+            assert torch.equal(other.state[name], value), name
+        np.testing.assert_array_equal(other.logits(X), together.logits(X))
+
+
+def test_transformers_in_float32():
     network, (X, y) = WORLDS["transformer"]
-    compare(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3)], 5e-2, epochs=2)
-    assert isinstance(network, type(transformer(1)))
+    settings = [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)]
+    gpu, again = compare(network, X, y, settings, 5e-2, epochs=2, precision="float32")
+    for name, value in gpu.state.items():
+        assert torch.equal(value, again.state[name]), f"{name} does not repeat"
+
+
+@pytest.mark.parametrize(("size", "length"), [(1, 200), (1, 31), (2, 100)])
+def test_kernels_of_transformers_give_the_gradients_of_plain_ones(size, length):
+    """With products in full precision, so that an error of 1e-4 is a mistake."""
+    errors = relative_errors(size, models=3, rows=5, length=length, vocabulary=500, device="cuda", low=torch.float32)
+    assert max(errors.values()) < 1e-4, errors
+
+
+@pytest.mark.parametrize(("size", "rows"), [(1, 32), (2, 7), (4, 32), (16, 3)])
+def test_transformers_in_bfloat16(size, rows):
+    errors = relative_errors(size, models=2, rows=rows, length=200, vocabulary=500, device="cuda", low=torch.bfloat16)
+    assert max(errors.values()) < 0.1, errors  # bfloat16 keeps 8 bits
+
+
+def test_transformers_repeat_and_neighbours_do_not_matter():
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(2000, size=(200, 200)), rng.integers(3, size=200)
+    X[:, 150:] = 0  # many equal tokens
+    network = transformer(1, classes=3, vocabulary=2000)
+    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3)] * 8)
+    options = {"epochs": 2, "device": "cuda"}
+    together = train(network, X, tasks, **options)
+    again = train(network, X, tasks, **options)
+    apart = train(network, X, tasks, memory_limit=1.0, **options)
+    for name, value in together.state.items():
+        assert torch.equal(value, again.state[name]), f"{name} does not repeat"
+        assert torch.equal(value, apart.state[name]), f"{name} depends on neighbours"
 
 
 def test_any_module():

@@ -132,6 +132,16 @@ def test_a_models_mixup_shares_do_not_depend_on_its_neighbours():
     assert not np.array_equal(again[0], together[0])
 
 
+def test_draws_of_many_epochs_at_once_are_those_of_each():
+    seeds, alphas = torch.tensor([5, -7]), torch.tensor([0.2, 0.9])
+    epochs = torch.tensor([3, 3, 4, 4, 299, 299])
+    orders = draws.shuffles(seeds.repeat(3), epochs, 40, draws.MATE).view(3, 2, 40)
+    shares = draws.mixup_shares(seeds.repeat(3), alphas.repeat(3), epochs, steps=63).view(3, 2, 63)
+    for place, epoch in enumerate((3, 4, 299)):
+        assert torch.equal(orders[place], draws.shuffles(seeds, epoch, 40, draws.MATE))
+        assert torch.equal(shares[place], draws.mixup_shares(seeds, alphas, epoch, 63))
+
+
 def test_bad_sizes_are_refused():
     with pytest.raises(ValueError, match="fcn: size must be a whole number of at least 1, got 0"):
         fcn(0, inputs=3, classes=2)

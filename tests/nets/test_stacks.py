@@ -8,7 +8,7 @@ import torch
 
 from lowchurn.nets import Task, train
 from lowchurn.nets._losses import batch_gradient, target_loss
-from lowchurn.nets.networks import convnet, fcn, transformer
+from lowchurn.nets.networks import Resnet, convnet, fcn, resnet, transformer
 from tests.nets.slow_twin import pair_loss
 
 SHAPES = [(1, 1, 2), (1, 130, 2), (3, 17, 5), (20, 1000, 2), (110, 33, 26), (7, 129, 3)]
@@ -55,6 +55,62 @@ def test_convolutions_over_shapes(shape):
         torch.testing.assert_close(fast.state[name], value, rtol=1e-7, atol=1e-9)
 
 
+def short_resnet(shape, classes, blocks):
+    """A residual network with the first blocks of resnet-50: four of them have both kinds of shortcut and a stride."""
+    network = Resnet(shape, classes, 50)
+    network.blocks = torch.nn.Sequential(*list(network.blocks)[:blocks])
+    network.head = type(network.head)(256 if blocks < 4 else 512, classes)
+    network.reset()
+    return network
+
+
+@pytest.mark.parametrize("shape", [(5, 5, 1), (6, 7, 3)])
+def test_residual_networks_over_shapes(shape):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, *shape)), rng.integers(3, size=30)
+    base = short_resnet(shape, 3, 4)
+    with torch.no_grad():
+        for buffer in base.buffers():  # as of a base that was trained: running statistics, biases, counters
+            buffer.add_(1)
+        for parameter in base.parameters():
+            parameter.add_(0.1 * torch.rand(parameter.shape))
+
+    def task(seed, **kind):
+        targets = rng.dirichlet(np.ones(3), size=20)
+        weights = rng.uniform(0.5, 1, size=20)
+        return Task(np.arange(20), targets, np.arange(20, 30), np.eye(3)[y[20:]], weights=weights, seed=seed, **kind)
+
+    start = {"start": {name: value.double() for name, value in base.state_dict().items()}}
+    tasks = [task(0), task(1, mixing=0.4), task(2, coupling=0.3), task(3, **start)]
+    options = {"epochs": 2, "batch_size": 8, "device": "cpu", "dtype": "float64"}
+    fast, slow = (train(base, X, tasks, generic=g, **options) for g in (False, True))
+    for name, value in slow.state.items():
+        torch.testing.assert_close(fast.state[name], value, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(fast.logits(X), slow.logits(X), atol=1e-8)
+
+
+def test_biases_that_a_normalisation_takes_away_stay_where_they_start():
+    """Their gradient is zero, so anything else is rounding, which Adam would blow up to steps of its full rate."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 4, 4, 1)), rng.integers(2, size=30)
+    task = Task(np.arange(20), np.eye(2)[y[:20]], np.arange(20, 30), np.eye(2)[y[20:]])
+    network = short_resnet((4, 4, 1), 2, 1)
+    trained = train(network, X, [task], epochs=2, device="cpu", dtype="float32")
+    of_convolutions = [n for n in trained.state if n.endswith(("stem.bias", "shortcut.0.bias")) or ".conv" in n]
+    of_convolutions = [name for name in of_convolutions if name.endswith("bias")]
+    assert len(of_convolutions) == 5
+    for name in of_convolutions:
+        assert not trained.state[name].any()
+    assert trained.state["norm.bias"].all()
+
+
+def test_one_position_cannot_be_normalised():
+    X = np.zeros((9, 1, 1, 1))
+    task = Task(np.arange(9), np.eye(2)[np.arange(9) % 2], np.arange(9), np.eye(2)[np.arange(9) % 2])
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        train(short_resnet((1, 1, 1), 2, 1), X, [task], batch_size=8, device="cpu")
+
+
 @pytest.mark.parametrize("squared", [False, True])
 def test_gradients_at_the_logits_are_those_of_autograd(squared):
     torch.manual_seed(0)
@@ -85,6 +141,7 @@ OF_ALL_KINDS = {
     "fcn": (lambda: fcn(5000, inputs=8, classes=3), (8,), 0),
     "convnet": (lambda: convnet(2, shape=(12, 12, 1), classes=3), (12, 12, 1), 1),  # one copy, laid out for products
     "transformer": (lambda: transformer(1, length=4, classes=3, vocabulary=3000), (4,), 1),
+    "resnet": (lambda: resnet(50, shape=(4, 4, 1), classes=3), (4, 4, 1), 1),
     "any module": (lambda: torch.nn.Sequential(torch.nn.Linear(8, 5000), torch.nn.Linear(5000, 3)), (8,), 0),
 }
 
@@ -96,10 +153,26 @@ def test_models_that_only_predict_have_no_optimiser_state(kind):
     X = rng.integers(3000, size=(12, 4)) if kind == "transformer" else rng.normal(size=(12, *shape))
     task = Task(np.arange(6), np.eye(3)[np.arange(6) % 3], np.arange(6, 9), np.eye(3)[np.arange(3)])
     trained = train(make(), X, [task] * 2, epochs=1, device="cpu")
-    weights = sum(value.nbytes for value in trained.state.values())
+    weights = sum(trained.state[name].nbytes for name, _ in trained.template.named_parameters())
     before = bytes_held()
     trained.predict(X)  # the stack that predicts is kept for the next call
     assert copies * weights <= bytes_held() - before < (copies + 0.5) * weights
+
+
+@pytest.mark.parametrize("wrong", [-1, 11])
+def test_tokens_outside_the_vocabulary_are_refused(wrong):
+    """They would be looked up in the table of the next model of the stack."""
+    X = np.zeros((12, 4), dtype=int)
+    task = Task(np.arange(6), np.eye(3)[np.arange(6) % 3], np.arange(6, 9), np.eye(3)[np.arange(3)])
+    network = transformer(1, length=4, classes=3, vocabulary=11)
+    trained = train(network, X, [task] * 2, epochs=1, device="cpu")
+    X[5, 3] = wrong
+    with pytest.raises(ValueError, match=f"tokens must be in 0 .. 10, the vocabulary, got {wrong}"):
+        train(network, X, [task] * 2, epochs=1, device="cpu")
+    with pytest.raises(ValueError, match="tokens must be"):
+        trained.predict(X)
+    with pytest.raises(ValueError, match="rows must have at most 4 tokens, the network's length, got 5"):
+        trained.predict(np.zeros((3, 5), dtype=int))
 
 
 def test_float32_kernels_notice_what_diverges():

@@ -6,8 +6,10 @@ import torch
 from torch import nn
 
 from lowchurn import strategies
-from lowchurn.nets import Task, strategy_tasks, train
+from lowchurn.nets import Task, _train, strategy_tasks, train
+from lowchurn.nets._stacks import Settings
 from lowchurn.nets._trained import TrainingInterrupted
+from lowchurn.nets._training_data import TrainingData
 from lowchurn.nets.networks import Resnet, convnet, fcn, transformer
 from lowchurn.strategies import (
     Anchor,
@@ -130,8 +132,7 @@ CASES = [(world, False) for world in WORLDS] + [(world, True) for world in ("fcn
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention under vmap: slow, but right
 def test_every_strategy_equals_a_plain_loop(world, generic):
     network, (X, y) = WORLDS[world]
-    settings = [s for s in SETTINGS if not (world == "transformer" and s.mixing)]
-    tasks = make_tasks(network, X, y, settings)
+    tasks = make_tasks(network, X, y, SETTINGS)
     options = {"epochs": 3, "batch_size": 16}
     trained = train(network, X, tasks, device="cpu", dtype="float64", generic=generic, **options)
     for i, task in enumerate(tasks):
@@ -199,7 +200,7 @@ def test_a_lower_limit_on_churn_gives_fewer_changed_decisions():
     np.testing.assert_allclose(churn[2:], limits[1:], atol=0.06)  # it swings around the limit
 
 
-def test_residual_networks_train_through_the_generic_path():
+def test_residual_networks_train_as_in_a_plain_loop():
     network = Resnet((8, 8, 3), 3, 50)
     network.blocks = nn.Sequential(*list(network.blocks)[:4])
     network.head = type(network.head)(512, 3)
@@ -217,8 +218,7 @@ def test_residual_networks_train_through_the_generic_path():
 @pytest.mark.parametrize("world", ["fcn", "convnet", "transformer", "own"])
 def test_a_model_does_not_depend_on_its_neighbours(world):
     network, (X, y) = WORLDS[world]
-    settings = [s for s in SETTINGS if not (world == "transformer" and s.mixing)]
-    tasks = make_tasks(network, X, y, settings)
+    tasks = make_tasks(network, X, y, SETTINGS)
     options = {"epochs": 4, "patience": 1, "device": "cpu", "dtype": "float64"}
     together = train(network, X, tasks, **options)
     again = train(network, X, tasks, **options)
@@ -231,6 +231,50 @@ def test_a_model_does_not_depend_on_its_neighbours(world):
         torch.testing.assert_close(apart.state[name], value, rtol=0, atol=1e-10)
         torch.testing.assert_close(reordered.state[name].flip(0), value, rtol=0, atol=1e-10)
     assert (together.epochs == apart.epochs).all()
+
+
+def test_groups_that_are_trained_at_the_same_time_take_turns(monkeypatch):
+    network, (X, y) = WORLDS["fcn"]
+    tasks = make_tasks(network, X, y, SETTINGS)
+    options = {"epochs": 12, "patience": 2, "device": "cpu", "dtype": "float64"}
+    one_after_the_other = train(network, X, tasks, **options)
+    stacks = []
+    plain = TrainingData.batches
+
+    def batches(self, epoch):
+        stacks.append(id(self))
+        return plain(self, epoch)
+
+    monkeypatch.setattr(TrainingData, "batches", batches)
+    monkeypatch.setattr(_train, "AT_ONCE", ("cpu",))
+    for limit in (None, 8e5, 1.0):  # bytes that suffice for all, for some models of each group, and for none
+        stacks.clear()
+        trained = train(network, X, tasks, memory_limit=limit, **options)
+        for name, value in one_after_the_other.state.items():
+            torch.testing.assert_close(trained.state[name], value, rtol=0, atol=1e-10)
+        assert (trained.epochs == one_after_the_other.epochs).all()
+        assert trained.status == one_after_the_other.status
+        first = stacks.index(stacks[0], 1)  # the second epoch of the first stack
+        assert len(set(stacks[:first])) == (1 if limit == 1.0 else 4)  # plain, mixup, twins, limited
+
+
+@pytest.mark.parametrize("limit", [1.0, 5e4, 1e5, 2e5, 1e9])
+def test_groups_share_the_memory_that_there_is(limit, monkeypatch):
+    monkeypatch.setattr(_train, "AT_ONCE", ("cpu",))
+    network = WORLDS["fcn"][0]
+    settings = Settings(torch.device("cpu"), torch.float32)
+    sizes = _train._Sizes(network, settings, 3, 20)
+    kinds = [_train._Kind(100, 20, *own) for own in ((False, False, False), (True, False, False), (False, True, False))]
+    groups = dict(zip(kinds, (list(range(12)), [12, 13], [14, 15, 16]), strict=True))
+    queues = sizes.queues(groups, limit)
+    assert sorted(i for chunks in queues for chunk in chunks for i in chunk) == list(range(17))
+    if len(queues) == 1:  # at least one model at a time, however little there is
+        assert limit * 2 / 17 < max(map(sizes.bytes_of, kinds))
+    else:
+        largest = [max(map(len, chunks)) * sizes.bytes_of(kind) for chunks, kind in zip(queues, kinds, strict=True)]
+        assert sum(largest) <= limit
+    monkeypatch.setattr(_train, "AT_ONCE", ())
+    assert len(sizes.queues(groups, limit)) == 1
 
 
 def test_trained_models_predict_as_their_modules():

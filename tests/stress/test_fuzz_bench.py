@@ -134,6 +134,8 @@ def spoil_data(path, kind, at):
         return
     with np.load(path) as archive:
         arrays = {name: archive[name].copy() for name in archive.files}
+    # Whole numbers are in the fewest bytes, into which some damages would not fit.
+    arrays = {name: values.astype(np.int64) if values.dtype.kind == "u" else values for name, values in arrays.items()}
     part = {name.split("/")[-1]: name for name in arrays}
     X, y, train = (arrays[part[name]] for name in ("X", "y", "train"))
     row = at % len(train)

@@ -4,7 +4,11 @@ from lowchurn._extras import importing
 
 with importing("lowchurn.audit", "audit"):
     from lowchurn.audit._audit import audit
+    from lowchurn.audit._compare import compare
+    from lowchurn.audit._history import history
+    from lowchurn.audit._runs import read_run
 from lowchurn.audit._gate import Gate, Limits, Verdict
+from lowchurn.audit._history_result import History
 from lowchurn.audit._result import Audit
 
-__all__ = ["Audit", "Gate", "Limits", "Verdict", "audit"]
+__all__ = ["Audit", "Gate", "History", "Limits", "Verdict", "audit", "compare", "history", "read_run"]

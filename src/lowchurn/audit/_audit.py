@@ -55,7 +55,7 @@ def audit(
 
     Parameters
     ----------
-    old, new : path, pandas, polars or pyarrow table, DuckDB relation or Ibis table
+    old, new : path, pandas, polars or pyarrow table, Hugging Face dataset, DuckDB relation or Ibis table
         The predictions of the model in production and of the candidate. Paths may be Parquet (a file, a folder or
         a pattern), CSV or ``"file.duckdb::table"``.
     id : str or list of str, default "id"
@@ -123,12 +123,12 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
     began = time.perf_counter()
     settings.check()
     described = describe_source(old, settings.old_name), describe_source(new, settings.new_name)
-    engine = Engine.for_tables(old, new, settings)
+    engine = Engine.for_tables((old, new), settings)
     try:
         with engine.errors():
             opened = {"old": engine.open("old", old), "new": engine.open("new", new)}
-            _empty_labels(engine, opened, settings.label)
-            columns = resolve(opened["old"].schema, opened["new"].schema, settings)
+            forget_empty_labels(engine, opened, settings.label)
+            columns = resolve({side: source.schema for side, source in opened.items()}, settings)
             tables = {side: source.select(columns.used(side, source.schema)) for side, source in opened.items()}
             joined = join_tables(engine, tables, columns, strict=settings.on_mismatch == "error")
             found = _count(engine, joined, columns, settings)
@@ -140,7 +140,7 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
         rows=joined.rows,
         seed=settings.seed,
         seconds=time.perf_counter() - began,
-        sources=(_describe(old), _describe(new)),
+        sources=(describe_table(old), describe_table(new)),
         engine=engine,
         provenance=describe_audit(*described, joined.rows, settings, origin or Origin()),
         command=(origin or Origin()).command,
@@ -148,7 +148,7 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
     )
 
 
-def _empty_labels(engine: Engine, opened: dict[str, Opened], label: str | None) -> None:
+def forget_empty_labels(engine: Engine, opened: dict[str, Opened], label: str | None) -> None:
     """A stored label column without a single value has whatever type its file format gave it: it fits any type."""
     for source in opened.values():
         if not isinstance(label, str) or label not in source.schema or source.written:
@@ -160,9 +160,9 @@ def _empty_labels(engine: Engine, opened: dict[str, Opened], label: str | None) 
 def _count(engine: Engine, joined: Joined, columns: Columns, settings: Settings) -> dict[str, Any]:
     """Everything of an :class:`Audit` that is counted or inferred."""
     stored, cuts, groups = joined.counted.cells, joined.counted.cuts, joined.counted.groups
-    design = Design(columns.weight is not None, columns.group is not None, groups, settings.confidence)
-    check_classes(engine, stored, columns)
-    notes = [f"Only {groups} groups: intervals rest on few independent units."] if 0 < groups < 30 else []
+    notes: list[str] = []
+    design = design_of(columns, groups, settings.confidence, notes)
+    check_classes(engine, counts.answers(stored), columns)
     cells = engine.fetch(counts.count(stored, cuts))
     notes += _spelling_notes(engine, stored, cells)
     found = tallies(cells, engine.fetch(counts.count_units(stored)) if columns.group else None)
@@ -178,6 +178,13 @@ def _count(engine: Engine, joined: Joined, columns: Columns, settings: Settings)
         "counted": stored,
         **(_count_soft(engine, stored, columns, settings) if joined.soft else {}),
     }
+
+
+def design_of(columns: Columns, groups: int, confidence: float, notes: list[str]) -> Design:
+    """How the rows came about; a note where they come in few groups."""
+    if 0 < groups < 30:
+        notes.append(f"Only {groups} groups: intervals rest on few independent units.")
+    return Design(columns.weight is not None, columns.group is not None, groups, confidence)
 
 
 def _count_soft(engine: Engine, stored: Table, columns: Columns, settings: Settings) -> dict[str, Any]:
@@ -233,7 +240,8 @@ def _flip_rows(found: Fetched, columns: Columns, cuts: Sequence[counts.Cut]) -> 
     return [{name: found[place][i] for place, name in present} for i in range(len(found["old"]))]
 
 
-def _describe(source: TableLike) -> str:
+def describe_table(source: TableLike) -> str:
+    """A path as it was given, or what kind of table it is."""
     if isinstance(source, str) or hasattr(source, "__fspath__"):
         return str(source)
     return f"{type(source).__module__.split('.')[0]} {type(source).__name__}"

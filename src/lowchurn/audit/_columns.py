@@ -32,7 +32,7 @@ SCORE_NAMES = ("score", "proba", "probability", "prob", "y_score")
 PROBA_PREFIXES = ("proba_", "prob_", "p_")
 
 Schema = Mapping[str, ColumnType]
-Schemas = Mapping[str, Schema]  # of the "old" and the "new" table
+Schemas = Mapping[str, Schema]  # by table: "old" and "new", or a name for each of many releases, the oldest first
 # Kinds that are no plain values.
 NO_VALUES = {"nested", "unknown"}
 SHOWN = 10  # names in a message
@@ -62,12 +62,12 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Columns:
-    """The resolved meaning of the columns of both tables."""
+    """The resolved meaning of the columns of all tables."""
 
     id: Mapping[str, str]
     """The key columns, and the type in which each is compared."""
-    old: Predicted
-    new: Predicted
+    sides: Mapping[str, Predicted]
+    """Where the decisions of each table stand."""
     classes: tuple[object, ...]
     """Classes of the probability columns, in their order; for a score the negative and the positive class."""
     answer: str
@@ -83,8 +83,8 @@ class Columns:
     """The classes were named, by the caller or by columns; otherwise they are the usual ones of a score."""
 
     def side(self, side: str) -> Predicted:
-        """The decision of the ``"old"`` or the ``"new"`` table."""
-        return self.old if side == "old" else self.new
+        """The decision of a table, such as the ``"old"`` one."""
+        return self.sides[side]
 
     def used(self, side: str, names: Iterable[str]) -> list[str]:
         """The columns of a side that have a role, of those that it has."""
@@ -94,8 +94,8 @@ class Columns:
 
     @property
     def probabilistic(self) -> bool:
-        """Both sides give probabilities (a score counts once it is known to lie in [0, 1])."""
-        return bool((self.old.proba or self.old.score) and (self.new.proba or self.new.score))
+        """All tables have probabilities (a score counts once it is known to lie in [0, 1])."""
+        return all(side.proba or side.score for side in self.sides.values())
 
 
 def as_names(name: str, value: object) -> tuple[str, ...]:
@@ -110,18 +110,18 @@ def as_names(name: str, value: object) -> tuple[str, ...]:
     return names
 
 
-def as_pair(value: Any) -> tuple[Any, Any]:
-    """One value for both tables, or a pair: the old one's and the new one's."""
-    if isinstance(value, tuple | list):
-        if len(value) != 2:
-            raise ValueError(f"audit: give one value for both tables or a pair (old, new), got {value!r}.")
-        return value[0], value[1]
-    return value, value
+def _of_each(schemas: Schemas, value: Any) -> list[Any]:
+    """A setting of each table: one value for all of them, or a list in their order."""
+    if not isinstance(value, tuple | list):
+        return [value] * len(schemas)
+    if len(value) != len(schemas):
+        names = ", ".join(schemas)
+        raise ValueError(f"audit: give one value for all tables or one for each of {names}, got {value!r}.")
+    return list(value)
 
 
-def resolve(old: Schema, new: Schema, settings: Settings) -> Columns:
+def resolve(schemas: Schemas, settings: Settings) -> Columns:
     """The meaning of the columns; a wrong name is refused, with the near ones."""
-    schemas = {"old": old, "new": new}
     keys = as_names("id", settings.id)
     key_types, key_checks = _key_types(keys, schemas)
     label, weight, group = settings.label, settings.weight, settings.group
@@ -136,14 +136,13 @@ def resolve(old: Schema, new: Schema, settings: Settings) -> Columns:
     if classes is None:
         named = settings.classes
         classes = tuple(named) if named is not None else _binary_classes(kind_of(answer), sides, known)
-    if any(side.score for side in sides) and len(classes) != 2:
+    if any(side.score for side in sides.values()) and len(classes) != 2:
         raise ValueError(f"audit: a score needs two classes (negative, positive), got {list(classes)}.")
     if classes and not known:
         answer = type_of_classes(classes)
     return Columns(
         id=key_types,
-        old=sides[0],
-        new=sides[1],
+        sides=sides,
         classes=_fit_classes(answer, classes),
         answer=str(answer),
         label=label,
@@ -192,8 +191,8 @@ def _check_roles(schemas: Schemas, settings: Settings) -> tuple[tuple[str, ...],
         for name in names:
             types = [schema[name] for schema in schemas.values() if name in schema]
             if not types:
-                raise unknown_name("audit", f"{role} column", name, {*schemas["old"], *schemas["new"]})
-            if len(types) == 2 and role not in {"by", "label"}:
+                raise unknown_name("audit", f"{role} column", name, set().union(*schemas.values()))
+            if len(types) > 1 and role not in {"by", "label"}:
                 _same_kind(role, name, schemas, NUMBERS)
             for type in types:
                 _check_plain(role, name, type)
@@ -202,14 +201,14 @@ def _check_roles(schemas: Schemas, settings: Settings) -> tuple[tuple[str, ...],
     return by, named["features"]
 
 
-def _answer_parts(schemas: Schemas, sides: Sequence[Predicted], label: str | None) -> list[Part]:
+def _answer_parts(schemas: Schemas, sides: Mapping[str, Predicted], label: str | None) -> list[Part]:
     """The columns of labels and decisions, which are compared with each other."""
     parts = [
-        Part(f"{side} decision", side, predicted.label, schema[predicted.label])
-        for (side, schema), predicted in zip(schemas.items(), sides, strict=True)
+        Part(f"{side} decision", side, predicted.label, schemas[side][predicted.label])
+        for side, predicted in sides.items()
         if predicted.label
     ]
-    held = [side for side in ("new", "old") if label is not None and label in schemas[side]]
+    held = [side for side in reversed(list(schemas)) if label is not None and label in schemas[side]]
     words = "label" if len(held) == 1 else "label of the {} table"
     return [*parts, *(Part(words.format(side), side, str(label), schemas[side][str(label)]) for side in held)]
 
@@ -224,11 +223,12 @@ def _check_plain(role: str, name: str, type: ColumnType) -> None:
 
 
 def _same_kind(role: str, name: str, schemas: Schemas, alike: Iterable[str] = ()) -> None:
-    kinds = [schema[name].kind for schema in schemas.values()]
-    if len({*kinds} - {"null"}) > 1 and not {*kinds} <= {*alike}:
+    kinds = {side: schema[name].kind for side, schema in schemas.items() if name in schema}
+    found = {*kinds.values()}
+    if len(found - {"null"}) > 1 and not found <= {*alike}:
+        shown = " and ".join(f"{kind} in the {side}" for side, kind in kinds.items())
         raise ValueError(
-            f"audit: {role} column {name!r} must have the same type in both tables, "
-            f"got {kinds[0]} in the old and {kinds[1]} in the new one. Convert one side."
+            f"audit: {role} column {name!r} must have the same type in all tables, got {shown} one. Convert one side."
         )
 
 
@@ -263,8 +263,9 @@ def _proba(
 
 def _found_proba(schemas: Schemas, reserved: set[str]) -> tuple[str, ...]:
     for prefix in PROBA_PREFIXES:
-        named = [c for c in schemas["new"] if c.startswith(prefix) and c != prefix and c not in reserved]
-        if len(found := tuple(c for c in named if c in schemas["old"])) >= 2:
+        *others, last = schemas.values()
+        named = [c for c in last if c.startswith(prefix) and c != prefix and c not in reserved]
+        if len(found := tuple(c for c in named if all(c in schema for schema in others))) >= 2:
             return found
     return ()
 
@@ -283,19 +284,17 @@ def _without_prefix(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _sides(
-    schemas: Schemas, settings: Settings, proba: tuple[str, ...], reserved: set[str]
-) -> tuple[Predicted, Predicted]:
-    """Where the decisions of both tables stand."""
-    limits = as_pair(settings.threshold)
+def _sides(schemas: Schemas, settings: Settings, proba: tuple[str, ...], reserved: set[str]) -> dict[str, Predicted]:
+    """Where the decisions of each table stand."""
+    limits = _of_each(schemas, settings.threshold)
     for limit in limits:
         check_number("audit", "threshold", limit, float("-inf"), float("inf"))
-    named = zip(schemas.items(), as_pair(settings.prediction), as_pair(settings.score), limits, strict=True)
-    old, new = (
-        Predicted(*_predicted(side, schema, prediction, score, proba, reserved), limit, proba)
+    predictions, scores = (_of_each(schemas, names) for names in (settings.prediction, settings.score))
+    named = zip(schemas.items(), predictions, scores, limits, strict=True)
+    return {
+        side: Predicted(*_predicted(side, schema, prediction, score, proba, reserved), limit, proba)
         for (side, schema), prediction, score, limit in named
-    )
-    return old, new
+    }
 
 
 def _predicted(
@@ -333,8 +332,8 @@ def _predicted(
     return prediction, None if proba else score
 
 
-def _binary_classes(kind: str, sides: Sequence[Predicted], known: bool) -> tuple[object, ...]:
-    if not any(p.score for p in sides):
+def _binary_classes(kind: str, sides: Mapping[str, Predicted], known: bool) -> tuple[object, ...]:
+    if not any(p.score for p in sides.values()):
         return ()
     if known and kind not in NUMBERS:
         raise ValueError(

@@ -9,13 +9,14 @@ expressions run on DuckDB and on Spark.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import ibis
 
+from lowchurn.audit._cells import JOINED, SINGLED, part, rows_where, singled, sizes, together
 from lowchurn.audit._columns import Columns
-from lowchurn.audit._joins import BOTH, NEW_ONLY, OLD_ONLY, Column, Table, class_literals, judged, key_names, known
+from lowchurn.audit._joins import BOTH, Column, Table, class_literals, count_if, judged, key_names, known
 
 CALIBRATION_BINS = 15
 SHIFT_BINS = 20
@@ -23,9 +24,9 @@ SHIFT_BINS = 20
 MOST_UNITS = 10_000
 BAGS = 2_000
 SEPARATOR = "\x1f"
-# The parts of the cells.
-DECISIONS, DIFFERING, SLICES, UNITS, LOSSES = range(5)
-ANSWERS = ("side", "old", "new", "label", "conflict", "heavy")
+# Parts of the cells, beyond those of :mod:`lowchurn.audit._cells`.
+SLICES, UNITS, SHIFT, LOSSES = range(2, 6)
+ANSWERS = ("old", "new", "label", "conflict", "heavy")
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,12 @@ class Cut:
 def cells(pairs: Table, cuts: Sequence[Cut], unit: Column | None, grouped: bool) -> Table:
     """All that is counted of the (outer) pairs, in parts that one pass over both tables makes.
 
-    - ``DECISIONS``: by side, decisions and label.
-    - ``DIFFERING``: by id, those whose decisions differ, that lack a partner or have two labels.
+    - ``JOINED``: by side, decisions and label.
+    - ``SINGLED``: by id, those that lack a partner, whose decisions differ or that have two labels.
     - ``SLICES``: by what changed, for each slice column by its values.
     - ``UNITS``: where rows are grouped, the same by unit, of all rows (slice -1) and of each slice.
-    - ``LOSSES``: where there are probabilities, by unit and bins of both probabilities.
+    - ``SHIFT``: where there are probabilities, by bins of both of them.
+    - ``LOSSES``: the same by unit and wider bins, with sums of the losses.
     """
     soft = "soft" in pairs.columns
     wanted = {f"x{i}": cut.value(pairs) for i, cut in enumerate(cuts)} | _change(pairs)
@@ -77,59 +79,34 @@ def cells(pairs: Table, cuts: Sequence[Cut], unit: Column | None, grouped: bool)
         for name, bins in (("bin", CALIBRATION_BINS), ("shift", SHIFT_BINS)):
             wanted |= {f"{name}_{side}": (pairs[f"c_{side}"] * bins).floor() for side in ("o", "n")}
     rows = pairs.mutate(**wanted)
-    change = list(_change(pairs))
-    parts = [_decisions(rows), _differing(rows, cuts)]
-    for i in range(len(cuts)):
-        parts.append(_grouped(rows, SLICES, i, change))
-    for i in range(-1, len(cuts)) if grouped else ():
-        parts.append(_grouped(rows, UNITS, i, [*change, "unit"]))
+    answers, change = [c for c in ANSWERS if c in rows.columns], list(_change(pairs))
+    shown = [*answers, *(c for c in ("c_o", "c_n") if soft), *(cut.column for cut in cuts)]
+    differs = ~rows.same | rows.conflict if "conflict" in rows.columns else ~rows.same
+    parts = [part(rows, JOINED, ["side", *answers]), singled(rows, differs, shown)]
+    parts += [_by_slice(rows, SLICES, i, change) for i in range(len(cuts))]
+    if grouped:
+        parts += [_by_slice(rows, UNITS, i, [*change, "unit"]) for i in range(-1, len(cuts))]
     if soft:
-        parts.append(_losses(rows))
-    types = {name: type for part in parts for name, type in part.schema().items()}
-    return ibis.union(*(part.select(**{c: _column(part, c, type) for c, type in types.items()}) for part in parts))
+        by = [c for c in ("same", "heavy", "shift_o", "shift_n") if c in rows.columns]
+        parts.append(part(rows, SHIFT, by, {"moved": count_if(rows.moved)}))
+        parts.append(part(rows, LOSSES, ["unit", "bin_o", "bin_n"], _losses(rows)))
+    return together(parts)
 
 
-def _decisions(rows: Table) -> Table:
-    keys = [c for c in (*ANSWERS, "shift_o", "shift_n", "moved") if c in rows.columns]
-    return _part(rows.group_by(keys).aggregate(**_sums(rows)), DECISIONS)
-
-
-def _differing(rows: Table, cuts: Sequence[Cut]) -> Table:
-    differs = (rows.side != BOTH) | ~rows.same
-    rows = rows.filter(differs | rows.conflict if "conflict" in rows.columns else differs)
-    keys = [c for c in (*key_names(rows), *ANSWERS, "c_o", "c_n") if c in rows.columns]
-    return _part(rows.group_by([*keys, *(cut.column for cut in cuts)]).aggregate(**_sums(rows)), DIFFERING)
-
-
-def _grouped(rows: Table, part: int, cut: int, keys: list[str]) -> Table:
-    found = rows.group_by([*keys, *([f"x{cut}"] if cut >= 0 else [])]).aggregate(**_sums(rows))
+def _by_slice(rows: Table, number: int, cut: int, keys: list[str]) -> Table:
+    found = part(rows, number, [*keys, *([f"x{cut}"] if cut >= 0 else [])])
     value = found[f"x{cut}"].cast("string") if cut >= 0 else ibis.null("string")
-    return _part(found.select(*keys, *_sums(rows), cut=ibis.literal(cut, "int16"), value=value), part)
+    return found.select(*keys, *sizes(rows), "part", cut=ibis.literal(cut, "int16"), value=value)
 
 
-def _losses(rows: Table) -> Table:
-    sums = _sums(rows)
-    weighted = "w" in rows.columns
-    losses = [c for c in ("soft", "ll_o", "ll_n", "br_o", "br_n", "gap_o", "gap_n") if c in rows.columns]
-    sums |= {f"sum_{c}": (rows.w * rows[c] if weighted else rows[c]).sum() for c in losses}
-    if "ll_o" in losses:
+def _losses(rows: Table) -> dict[str, Column]:
+    names = [c for c in ("soft", "ll_o", "ll_n", "br_o", "br_n", "gap_o", "gap_n") if c in rows.columns]
+    sums = {f"sum_{c}": (rows.w * rows[c] if "w" in rows.columns else rows[c]).sum() for c in names}
+    if "ll_o" in names:
         sums["labelled"] = rows.ll_o.count()
-        if weighted:
+        if "w" in rows.columns:
             sums["labelled_w"] = ibis.cases((rows.ll_o.notnull(), rows.w)).sum()
-    return _part(rows.group_by(["unit", "bin_o", "bin_n"]).aggregate(**sums), LOSSES)
-
-
-def _part(cells: Table, part: int) -> Table:
-    return cells.mutate(part=ibis.literal(part, "int8"))
-
-
-def _sums(rows: Table) -> dict[str, Column]:
-    weights = {"w": rows.w.sum(), "w2": (rows.w * rows.w).sum()} if "w" in rows.columns else {}
-    return {"n": rows.count(), **weights}
-
-
-def _column(part: Table, name: str, type: ibis.DataType) -> Column:
-    return part[name] if name in part.columns else ibis.null(type)
+    return sums
 
 
 def _change(pairs: Table) -> dict[str, Column]:
@@ -154,40 +131,26 @@ def _kind(cells: Table) -> Column:
     )
 
 
-def _judged(cells: Table, part: int = DECISIONS) -> Table:
+def _judged(cells: Table, part: int = JOINED) -> Table:
     """The cells of judged pairs."""
     return cells.filter((cells.part == part) & (cells.side == BOTH) & judged(cells))
 
 
-def pair_checks(cells: Table) -> Table:
-    """One row of counts of what was joined."""
-    counted, differing = cells.part == DECISIONS, cells.part == DIFFERING
-    both = counted & (cells.side == BOTH)
-    paired = both & cells.old.notnull() & cells.new.notnull()
-    wanted = {"matched": both, "paired": paired, "judged": both & judged(cells)}
-    for name, side in (("old", OLD_ONLY), ("new", NEW_ONLY)):
-        wanted[f"only_{name}"] = counted & (cells.side == side)
-        wanted[f"repeated_{name}"] = differing & (cells.side == side) & (cells.n > 1)
+def pair_conditions(cells: Table) -> dict[str, Column]:
+    """What is counted of the pairs of decisions, for :func:`lowchurn.audit._cells.pair_checks`."""
+    paired = cells.old.notnull() & cells.new.notnull()
+    found = {"paired": paired, "judged": judged(cells)}
     if "label" in cells.columns:
-        wanted["labelled"] = paired & cells.label.notnull()
+        found["labelled"] = paired & cells.label.notnull()
     if "conflict" in cells.columns:
-        wanted["conflicts"] = paired & cells.conflict
-    return cells.aggregate(**{name: _rows_where(cells, condition) for name, condition in wanted.items()})
-
-
-def _rows_where(cells: Table, condition: Column) -> Column:
-    return ibis.cases((condition, cells.n)).sum().fill_null(0)
-
-
-def only_in(cells: Table, side: str) -> Table:
-    """The pairs of the ``"old"`` or the ``"new"`` table alone."""
-    return cells.filter((cells.part == DIFFERING) & (cells.side == (OLD_ONLY if side == "old" else NEW_ONLY)))
+        found["conflicts"] = paired & cells.conflict
+    return found
 
 
 def contradicting(cells: Table) -> Table:
     """The pairs with two different labels."""
     decided = cells.old.notnull() & cells.new.notnull()
-    return cells.filter((cells.part == DIFFERING) & (cells.side == BOTH) & decided & cells.conflict)
+    return cells.filter((cells.part == SINGLED) & (cells.side == BOTH) & decided & cells.conflict)
 
 
 def count(cells: Table, cuts: Sequence[Cut] = ()) -> Table:
@@ -221,27 +184,35 @@ def count_units(cells: Table) -> Table:
     return rows.select("cut", "value", "unit", "kind", weight=rows["w" if "w" in rows.columns else "n"].cast("float64"))
 
 
+def answers(cells: Table) -> Table:
+    """Both decisions and the label of judged pairs, and how many pairs have them."""
+    return _judged(cells).select(*(c for c in ("old", "new", "label", "n") if c in cells.columns))
+
+
 def rows_by_label(cells: Table, labels: Sequence[str]) -> Table:
     """How many rows have each of these labels."""
-    some = _judged(cells)
-    some = some.filter(some.label.isin(labels))
+    some = answers(cells).filter(lambda t: t.label.isin(labels))
     return some.group_by("label").aggregate(n=some.n.sum()).order_by("label")
 
 
 def labels(cells: Table) -> Table:
     """The labels that there are."""
-    some = _judged(cells)
+    some = answers(cells)
     return some.filter(some.label.notnull()).select("label").distinct()
 
 
-def class_checks(cells: Table, name: str, columns: Columns) -> Table:
+def distinct_answers(rows: Table, sides: Iterable[str]) -> Table:
+    """About how many different decisions there are on each side."""
+    return rows.aggregate(**{side: rows[side].approx_nunique() for side in sides})
+
+
+def class_checks(answers: Table, name: str, columns: Columns) -> Table:
     """How many labels or decisions there are, how many are none of the classes, and one of these."""
-    some = _judged(cells)
-    column = some[name]
+    column = answers[name]
     strange = column.notnull() & ~column.isin(class_literals(columns))
-    return some.aggregate(
-        known=_rows_where(some, column.notnull()),
-        strange=_rows_where(some, strange),
+    return answers.aggregate(
+        known=rows_where(answers, column.notnull()),
+        strange=rows_where(answers, strange),
         example=ibis.cases((strange, column)).min(),
     )
 
@@ -268,9 +239,9 @@ def calibration_sums(cells: Table) -> Table:
 
 def shift(cells: Table) -> Table:
     """Rows by bins of the old and the new probability, and how many of them have other probabilities than before."""
-    t = _judged(cells)
+    t = _changes(cells, SHIFT)
     t = t.mutate(old=_clamped(t.shift_o, SHIFT_BINS), new=_clamped(t.shift_n, SHIFT_BINS))
-    return t.group_by(["old", "new"]).aggregate(n=t.n.sum(), moved=_rows_where(t, t.moved))
+    return t.group_by(["old", "new"]).aggregate(n=t.n.sum(), moved=t.moved.sum())
 
 
 def _clamped(bin: Column, bins: int) -> Column:
@@ -293,7 +264,7 @@ def unit_of(pairs: Table, columns: Columns, units: int) -> Column:
 
 def changed(cells: Table) -> Table:
     """The judged pairs whose decisions differ."""
-    rows = _judged(cells, DIFFERING)
+    rows = _judged(cells, SINGLED)
     return rows.filter(rows.old != rows.new)
 
 
@@ -302,6 +273,22 @@ def shuffled(rows: Table, seed: int, n: int | None = None) -> Table:
     order = (_key_text(rows) + f"{SEPARATOR}{int(seed)}").hash()
     rows = rows.mutate(lowchurn_order=order).order_by(["lowchurn_order", *key_names(rows)]).drop("lowchurn_order")
     return rows if n is None else rows.limit(n)
+
+
+def rows_by_id(pairs: Table, names: Sequence[str]) -> Table:
+    """Labelled and broken rows by name: the value of the first key column, or of the first ones joined by a slash."""
+    keys = [pairs[key].cast("string") for key in key_names(pairs)]
+    texts = [keys[0]]
+    for key in keys[1:]:
+        texts.append(texts[-1] + "/" + key)
+    pairs = pairs.mutate(**_change(pairs))
+    kind = _kind(pairs)
+    views = []
+    for text in texts:
+        named = pairs.select(name=text, kind=kind).filter(lambda t: t.name.isin(names))
+        broken, labelled = count_if(named.kind == "broken"), count_if(~named.kind.isin(["same", "changed"]))
+        views.append(named.group_by("name").aggregate(n=labelled, broken=broken))
+    return ibis.union(*views) if len(views) > 1 else views[0]
 
 
 def quantiles(rows: Table, column: str, shares: Sequence[float], size: int, most: int = 5_000_000) -> Table:

@@ -80,6 +80,9 @@ class Gate(Limits):
         (``"country=DE"``, which then overrides its column) or ``"*"`` (each slice of every column).
     inconclusive : {"fail", "warn", "pass"}, default "fail"
         What an INCONCLUSIVE verdict means for a pipeline: exit code 3, or 0 with or without a warning.
+    never_break : list of str, optional
+        Slices (``"country=DE"``) and ids of which no row may go from right to wrong: a single one fails. Several key
+        columns are joined by a slash (``"gsm8k/17"``); the first ones alone mean all rows that begin so.
 
     Examples
     --------
@@ -94,9 +97,14 @@ class Gate(Limits):
 
     slices: Mapping[str, Limits] = field(default_factory=dict)
     inconclusive: str = "fail"
+    never_break: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        names = self.never_break
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"gate: never_break must be a list of slices and ids, got {names!r}.")
+        object.__setattr__(self, "never_break", tuple(dict.fromkeys(names)))
         check_choice("gate", "inconclusive", self.inconclusive, POLICIES)
         if not isinstance(self.slices, Mapping):
             raise ValueError(f"gate: slices must be a table of slices and their limits, got {self.slices!r}.")
@@ -113,12 +121,17 @@ class Gate(Limits):
             found["slices"] = {name: limits.given for name, limits in self.slices.items()}
         if self.inconclusive != "fail":
             found["inconclusive"] = self.inconclusive
+        if self.never_break:
+            found["never_break"] = list(self.never_break)
         return found
 
     @classmethod
     def from_dict(cls, table: Mapping[str, object]) -> Gate:
         """From plain values, as a TOML file holds them."""
         return _from_table(cls, table, "gate")
+
+
+LIMITS = tuple(field.name for field in fields(Gate))
 
 
 def _from_table(kind: type[L], table: object, who: str) -> L:
@@ -139,7 +152,7 @@ class Check:
     """One limit, judged."""
 
     name: str
-    """The limit: ``max_churn``, ``max_broken``, ``not_worse_than`` or ``min_rows``."""
+    """The limit: ``max_churn``, ``max_broken``, ``not_worse_than``, ``min_rows`` or ``never_break``."""
     where: str
     """The slice, or ``all rows``."""
     outcome: str
@@ -210,7 +223,21 @@ class Evidence:
         return self.figure(quantity, confidence)
 
 
-def judge(gate: Gate, whole: Evidence, slices: Sequence[tuple[str, Evidence]], confidence: float) -> Verdict:
+class Protected(NamedTuple):
+    """Rows that must not break: how many there are with a label, and how many broke."""
+
+    name: str
+    rows: int
+    broken: int
+
+
+def judge(
+    gate: Gate,
+    whole: Evidence,
+    slices: Sequence[tuple[str, Evidence]],
+    confidence: float,
+    protected: Sequence[Protected] = (),
+) -> Verdict:
     """Judge every limit.
 
     A slice fails on an interval widened for the number of slices under the same rule (Bonferroni), since the
@@ -231,8 +258,11 @@ def judge(gate: Gate, whole: Evidence, slices: Sequence[tuple[str, Evidence]], c
         unjudged += [f"{rows.where} ({rows.rows:,} rows)" for rows in chosen if rows.rows < least]
         for rows in judged:
             checks += _judge_limits(limits, rows, confidence, 1 - (1 - confidence) / len(judged))
+    checks += map(_never_break, protected)
     if not checks and not unjudged:
-        raise ValueError("gate: set at least one limit: max_churn, max_broken, not_worse_than, min_rows or slices.")
+        raise ValueError(
+            "gate: set at least one limit: max_churn, max_broken, not_worse_than, min_rows, slices or never_break."
+        )
     outcomes = {check.outcome for check in checks}
     outcome = FAIL if FAIL in outcomes else INCONCLUSIVE if INCONCLUSIVE in outcomes or not checks else PASS
     return Verdict(outcome, tuple(checks), tuple(unjudged), gate)
@@ -253,6 +283,21 @@ def _min_rows(where: str, n: int, limit: int) -> Check:
     missing = f"{more:,} more are needed for the {limit:,} asked." if n < limit else f"at least {limit:,} asked."
     outcome = INCONCLUSIVE if n < limit else PASS
     return Check("min_rows", where, outcome, limit, estimate, more, f"{where}: {n:,} rows, {missing}")
+
+
+def _never_break(rows: Protected) -> Check:
+    n, broken = rows.rows, rows.broken
+    estimate = Estimate(float(broken), float(broken), float(broken), n, "counted", float(n))
+    if n == 0:
+        outcome, words = (
+            INCONCLUSIVE,
+            "no row of it has a label and is in both tables, so it is not known whether it broke.",
+        )
+    elif broken:
+        outcome, words = FAIL, f"{broken:,} of {n:,} rows went from right to wrong, none may."
+    else:
+        outcome, words = PASS, f"0 of {n:,} rows went from right to wrong."
+    return Check("never_break", rows.name, outcome, 0, estimate, math.nan, f"{rows.name}: {words}")
 
 
 class _Rule(NamedTuple):
@@ -286,7 +331,7 @@ def _judge(name: str, limit: float, rows: Evidence, confidence: float, strict: f
         words = f"{rows.where}: {rule.noun} undefined, since {_why_undefined(rows)}."
         return Check(name, rows.where, INCONCLUSIVE, limit, estimate, math.inf, words)
     harm, wide_harm = (_mirrored(estimate), _mirrored(wide)) if rule.signed else (estimate, wide)
-    shown = share_text(-limit if rule.signed else limit, rule.signed)
+    shown = share_text(0.0 - limit if rule.signed else limit, rule.signed)  # no negative zero
     review = None if rule.quantity == "churn" else rows.review
     more_rows = more_labels = math.nan
     if harm.high <= limit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,17 @@ class Tally:
             self.n[kind] += n
             self.weight[kind] += weight
             self.weight2[kind] += weight2
+
+    def without(self, part: Tally) -> Tally:
+        """The sums over the other rows."""
+        rest = Tally(units=None if self.units is None or part.units is None else {})
+        for kind in self.n:
+            rest.n[kind] = self.n[kind] - part.n[kind]
+            rest.weight[kind] = max(self.weight[kind] - part.weight[kind], 0.0) if rest.n[kind] else 0.0
+            rest.weight2[kind] = max(self.weight2[kind] - part.weight2[kind], 0.0) if rest.n[kind] else 0.0
+            if rest.units is not None and self.units is not None and part.units is not None:
+                rest.units[kind] = self.units[kind] - part.units[kind]
+        return rest
 
 
 @dataclass(frozen=True)
@@ -187,6 +198,11 @@ def tallies(cells: Fetched, units: Fetched | None) -> dict[Key, Tally]:
         tally.add(KINDS[kind], int(rows), float(weight), float(square))
     if units is not None:
         _add_units(found, units)
+    return in_order(found)
+
+
+def in_order(found: Mapping[Key, Tally]) -> dict[Key, Tally]:
+    """The whole table first, then slices by their values, missing ones last."""
     return {key: found[key] for key in sorted(found, key=lambda key: (key[0], key[1] is None, _natural(key[1])))}
 
 
@@ -234,7 +250,7 @@ class Slice:
         return f"{self.column}={self.value}"
 
 
-def judge_slices(found: dict[Key, Tally], cuts: Sequence[Cut], design: Design) -> list[Slice]:
+def judge_slices(found: Mapping[Key, Tally], cuts: Sequence[Cut], design: Design) -> list[Slice]:
     """Every slice with its estimates and tests; the q-values are over all slices together."""
     whole = found[-1, None]
     overall = whole.weight["changed"] / whole.weight["all"]

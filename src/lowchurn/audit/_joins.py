@@ -2,7 +2,7 @@
 
 The columns of a pair are the ids ``k0, k1, ...``, both decisions ``old`` and ``new``, and where they are known
 ``label``, the weight ``w``, the group ``g`` and the slice columns ``b0, b1, ...``. A row without a partner is a pair
-too, in which everything of the other side is missing; ``side`` tells which it is.
+too, in which everything of the other side is missing; ``side`` is where the id comes from.
 """
 
 from __future__ import annotations
@@ -125,11 +125,14 @@ def count_if(condition: Column) -> Column:
     return condition.fill_null(False).cast("int64").sum().fill_null(0)
 
 
-def row_checks(rows: Table, columns: Columns) -> Table:
-    """One row of counts of what is wrong in one (projected) side, and of the different values of its slice columns."""
-    proba = _proba(rows)
-    missing_id = _any(rows[key].isnull() for key in key_names(rows))
-    checks = {"rows": rows.count(), "no_id": count_if(missing_id), "no_decision": count_if(rows.decision.isnull())}
+def row_checks(rows: Table) -> Table:
+    """One row of counts of one (projected) side: what is wrong, and how many values its columns have.
+
+    Counts of known values are the cheapest that there are: a file often has them beside its columns.
+    """
+    first, *others = key_names(rows)
+    ids = count_if(_all(rows[key].notnull() for key in (first, *others))) if others else rows[first].count()
+    checks = {"rows": rows.count(), "no_id": rows.count() - ids, "no_decision": rows.count() - rows.decision.count()}
     if "w" in rows.columns:
         bad = rows.w.isnull() | rows.w.isnan() | rows.w.isinf() | (rows.w < 0)
         extreme = (rows.w > MOST_WEIGHT) | ((rows.w > 0) & (rows.w < LEAST_WEIGHT))
@@ -137,13 +140,20 @@ def row_checks(rows: Table, columns: Columns) -> Table:
         checks["extreme_weight"] = count_if(~bad & extreme)
         checks["all_zero"] = (count_if(~bad & (rows.w > 0)) == 0).cast("int64")
     if "g" in rows.columns:
-        checks["no_group"] = count_if(rows.g.isnull())
-    if proba:
-        off = (_total(proba) - 1).abs()  # missing or NaN where one of them is
-        checks |= {"proba_known": off.count(), "proba_off": off.max(), "proba_least": ibis.least(*proba).min()}
-    if columns.probabilistic and "label" in rows.columns:
-        checks["odd_labels"] = count_if(rows.label.notin(class_literals(columns)))
-    return rows.aggregate(**checks, **different(rows))
+        checks["no_group"] = rows.count() - rows.g.count()
+    counted = {name: rows[name].nunique() for name in rows.columns if name == "g" or _numbered([name], "b")}
+    counted["decision"] = rows.decision.approx_nunique()
+    return rows.aggregate(**checks, **{f"{name}_values": n for name, n in counted.items()})
+
+
+def proba_bounds(rows: Table, columns: Columns) -> Table:
+    """One row of what shows that the probabilities of one (projected) side are sound, and its labels classes."""
+    proba = _proba(rows)
+    off = (_total(proba) - 1).abs()  # missing or NaN where one of them is
+    found = {"rows": rows.count(), "known": off.count(), "off": off.max(), "least": ibis.least(*proba).min()}
+    if "label" in rows.columns:
+        found["odd_labels"] = count_if(rows.label.notin(class_literals(columns)))
+    return rows.aggregate(**found)
 
 
 def proba_checks(rows: Table, tolerance: float) -> Table:
@@ -159,14 +169,6 @@ def proba_checks(rows: Table, tolerance: float) -> Table:
     )
 
 
-def different(rows: Table) -> dict[str, Column]:
-    """How many values the slice columns, the group and the decision have; of floats, which may be scores, about."""
-    found = {c: rows[c].nunique() for c in rows.columns if c in {"g", "decision"} or _numbered([c], "b")}
-    if rows.decision.type().is_floating():
-        found["decision"] = rows.decision.approx_nunique()
-    return {f"{name}_values": n for name, n in found.items()}
-
-
 def some_value(table: Table, name: str) -> Table:
     """One known value of a column, if there is any."""
     column = _plain(table[name])
@@ -179,8 +181,7 @@ def _times(rows: Table) -> Table:
 
 
 def _ids(rows: Table) -> Table:
-    keys = key_names(rows)
-    return rows.select(*keys).drop_null(keys)
+    return known_ids(rows.select(*key_names(rows)))
 
 
 def key_checks(rows: Table) -> Table:
@@ -209,22 +210,36 @@ def without_repeats(rows: Table) -> Table:
     return rows.anti_join(repeated_ids(rows), key_names(rows))
 
 
-def pair(
-    old: Table, new: Table, columns: Columns, how: str = "outer", soft: bool = False, odd_labels: bool = True
-) -> Table:
-    """Join both (projected) sides, whose ids are known: one row per id, with what is needed of both.
+def pair(old: Table, new: Table, how: str = "outer") -> Table:
+    """Both sides, each with ids ``k0, k1, ...`` that are known, beside each other.
 
-    With ``how="inner"`` only ids that both sides have; with ``soft`` also what is needed of probabilities.
-    ``odd_labels``: some labels may be none of the classes.
+    The columns of a side are ``o_...`` or ``n_...``, whatever they are; the ids come once, and ``side`` is where the
+    id comes from. With ``how="inner"`` only ids that both sides have.
     """
     keys = key_names(old)
     old = old.rename({f"o_{c}": c for c in old.columns})
     new = new.rename({f"n_{c}": c for c in new.columns})
     both = old.join(new, [old[f"o_{key}"] == new[f"n_{key}"] for key in keys], how=how)
-    side = ibis.cases((both.n_k0.isnull(), OLD_ONLY), (both.o_k0.isnull(), NEW_ONLY), else_=BOTH)
-    chosen: dict[str, Column] = {key: ibis.coalesce(both[f"o_{key}"], both[f"n_{key}"]) for key in keys}
-    chosen |= {"side": side, "old": both.o_decision, "new": both.n_decision}
-    sides = {c[2:]: both[c] for c in both.columns}
+    return both.select(
+        **{key: ibis.coalesce(both[f"o_{key}"], both[f"n_{key}"]) for key in keys},
+        side=ibis.cases((both.n_k0.isnull(), OLD_ONLY), (both.o_k0.isnull(), NEW_ONLY), else_=BOTH),
+        **{c: both[c] for c in both.columns if c[2:] not in keys},
+    )
+
+
+def known_ids(rows: Table) -> Table:
+    """The rows that have an id."""
+    return rows.drop_null(key_names(rows))
+
+
+def compared_pair(both: Table, columns: Columns, soft: bool = False, odd_labels: bool = True) -> Table:
+    """The columns of a pair of decisions (see above), from what :func:`pair` made of two projected sides.
+
+    With ``soft`` also what is needed of probabilities. ``odd_labels``: some labels may be none of the classes.
+    """
+    chosen: dict[str, Column] = {key: both[key] for key in (*key_names(both), "side")}
+    chosen |= {"old": both.o_decision, "new": both.n_decision}
+    sides = {c[2:]: both[c] for c in both.columns if c[:2] in {"o_", "n_"}}
     if "label" in sides:
         labels = [both[c] for c in ("n_label", "o_label") if c in both.columns]
         chosen["label"] = ibis.coalesce(*labels) if len(labels) > 1 else labels[0]
@@ -279,17 +294,21 @@ def _numbered(names: Iterable[str], letter: str) -> list[str]:
     return [name for name in names if name[0] == letter and name[1:].isdigit()]
 
 
+def _all(conditions: Iterable[Column]) -> Column:
+    return folded(list(conditions), lambda a, b: a & b)
+
+
 def _any(conditions: Iterable[Column]) -> Column:
-    return _folded(list(conditions), lambda a, b: a | b)
+    return folded(list(conditions), lambda a, b: a | b)
 
 
 def _total(columns: Sequence[Column]) -> Column:
-    return _folded(list(columns), lambda a, b: a + b)
+    return folded(list(columns), lambda a, b: a + b)
 
 
-def _folded(columns: list[Column], join: Callable[[Column, Column], Column]) -> Column:
+def folded(columns: list[Column], join: Callable[[Column, Column], Column]) -> Column:
     """All columns joined by halves: a chain of hundreds would be too deep for the compilers of queries."""
     if len(columns) == 1:
         return columns[0]
     middle = len(columns) // 2
-    return join(_folded(columns[:middle], join), _folded(columns[middle:], join))
+    return join(folded(columns[:middle], join), folded(columns[middle:], join))

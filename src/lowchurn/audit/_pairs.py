@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from lowchurn.audit import _cells as parts
 from lowchurn.audit import _counts as counts
 from lowchurn.audit import _joins as joins
 from lowchurn.audit._columns import Columns
@@ -66,7 +69,7 @@ class Counted:
     """Distinct groups, where there are any."""
     notes: list[str]
     checks: dict[str, int]
-    """The result of :func:`lowchurn.audit._counts.pair_checks`."""
+    """The result of :func:`lowchurn.audit._cells.pair_checks`."""
 
 
 @dataclass(frozen=True)
@@ -93,17 +96,21 @@ class Sides:
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The counts of :func:`lowchurn.audit._joins.row_checks`."""
     soft: bool = False
+    odd_labels: bool = False
+    """Some labels are none of the classes of the probabilities."""
 
-    def pairs(self, **how: Any) -> Table:
-        return joins.pair(self.tables["old"], self.tables["new"], self.columns, **how)
+    @property
+    def rows(self) -> tuple[int, int]:
+        """How many rows the old and the new table have."""
+        return self.found["old"]["rows"], self.found["new"]["rows"]
+
+    def pairs(self, how: str = "outer", soft: bool = False) -> Table:
+        both = joins.pair(*(joins.known_ids(rows) for rows in self.tables.values()), how=how)
+        return joins.compared_pair(both, self.columns, soft, self.odd_labels)
 
     def judged_pairs(self) -> Table:
-        pairs = self.pairs(how="inner")
+        pairs = self.pairs("inner")
         return pairs.filter(joins.judged(pairs))
-
-    def holder(self, column: str) -> str:
-        """The side that a column is taken from."""
-        return "new" if column in self.tables["new"].columns else "old"
 
     def judged_rows(self, side: str) -> Table:
         """A table with all values of a side's columns that will be judged; if possible the side itself."""
@@ -112,68 +119,55 @@ class Sides:
             return self.judged_pairs()
         return rows.filter(rows.w > 0) if "w" in rows.columns else rows
 
-    def values(self, column: str, most: int) -> int:
-        """How many values a column has; more than ``most`` are counted again where some rows are not judged."""
-        side = self.holder(column)
+    def values(self, column: str, most: int) -> tuple[int, str]:
+        """How many values a column has, more than ``most`` exactly; and the side that it is taken from."""
+        side = "new" if column in self.tables["new"].columns else "old"
         found = int(self.found[side][f"{column}_values"])
-        if found > most and not (self.strict and self.columns.weight is None):
+        if found > most and not (self.strict and self.columns.weight is None):  # some rows may be left out
             rows = self.judged_rows(side)
             found = int(self.engine.fetch_row(rows.aggregate(n=rows[column].nunique()))["n"])
-        return found
+        return found, side
 
-    def cut(self, name: str, column: str) -> tuple[counts.Cut, str]:
-        """How a slice column is cut, by its values or into bins where it holds many numbers; and a note."""
-        side = self.holder(column)
-        is_number = kind_of(self.tables[side][column].type()) in {"integer", "float", "decimal"}
-        values = self.values(column, MOST_NUMBERS if is_number else MOST_VALUES)
-        if is_number and values > MOST_NUMBERS:
-            shares = [i / BINS for i in range(1, BINS)]
-            rows = int(self.found[side]["rows"])
-            edges = self.engine.fetch_row(counts.quantiles(self.judged_rows(side), column, shares, rows))
-            known = sorted({float(edge) for edge in edges.values() if edge is not None})
-            note = f"{name} has {values:,} values and is cut into {len(known) + 1} bins."
-            return counts.Cut(name, column, tuple(known)), note
-        if values > MOST_VALUES:
-            raise ValueError(
-                f"audit: slice column {name!r} has {values:,} values, more than {MOST_VALUES:,}. "
-                "Group them into fewer first."
-            )
-        return counts.Cut(name, column), ""
+    def cuts(self) -> tuple[list[counts.Cut], list[str]]:
+        """How each slice column is cut, and notes."""
+        cuts, notes = [], []
+        for i, name in enumerate((*self.columns.by, *self.columns.features)):
+            values, side = self.values(f"b{i}", MOST_NUMBERS)
+            size = self.found[side]["rows"]
+            cut, note = choose_cut(self.engine, partial(self.judged_rows, side), name, f"b{i}", values, size)
+            cuts.append(cut)
+            notes += note
+        return cuts, notes
 
     def count(self) -> Counted:
         """The one pass over both tables."""
-        named = enumerate((*self.columns.by, *self.columns.features))
-        cut = [self.cut(name, f"b{i}") for i, name in named]
-        cuts, notes = [cut for cut, _ in cut], [note for _, note in cut if note]
+        cuts, notes = self.cuts()
         grouped = self.columns.group is not None
-        groups = self.values("g", 0) if grouped else 0
-        odd = any(found.get("odd_labels") for found in self.found.values())
-        pairs = self.pairs(soft=self.soft, odd_labels=odd)
+        groups, _ = self.values("g", 0) if grouped else (0, "")
+        pairs = self.engine.share(self.pairs(soft=self.soft))
         unit = None
         if self.soft or grouped:
-            rows = min(int(found["rows"]) for found in self.found.values())
-            unit = counts.unit_of(pairs, self.columns, groups if grouped else rows)
+            unit = counts.unit_of(pairs, self.columns, groups if grouped else min(self.rows))
         cells = self.engine.keep(counts.cells(pairs, cuts, unit, grouped))
-        checks = {name: int(n) for name, n in self.engine.fetch_row(counts.pair_checks(cells)).items()}
-        return Counted(cells, cuts, groups, notes, checks)
+        checks = parts.pair_checks(cells, counts.pair_conditions(cells))
+        return Counted(cells, cuts, groups, notes, {name: int(n) for name, n in self.engine.fetch_row(checks).items()})
 
 
 def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, strict: bool) -> Joined:
     """Join both tables on their ids; unless ``strict``, rows without a partner or a decision are left out."""
-    _check_exact(engine, tables, columns)
+    check_exact(engine, tables, columns)
     sides = Sides(engine, columns, strict, tables, soft=columns.probabilistic)
     notes = _check_sides(sides)
     counted = sides.count()
-    if _has_repeats(sides, counted.checks):
+    if has_repeats(sides.found, counted.checks):
         for side, rows in sides.tables.items():
             sides.found[side] |= engine.fetch_row(joins.key_checks(rows))
         if strict:
             _refuse_repeats(sides)
         sides.tables = {side: joins.without_repeats(rows) for side, rows in sides.tables.items()}
         counted = sides.count()
-    n_old, n_new = (int(sides.found[side]["rows"]) for side in ("old", "new"))
-    _check_pairs(sides, counted, n_old, n_new)
-    paired, used = counted.checks["paired"], counted.checks["judged"]
+    _check_pairs(sides, counted)
+    (n_old, n_new), paired, used = sides.rows, counted.checks["paired"], counted.checks["judged"]
     left = (n_old - paired, n_new - paired)
     if any(left):
         notes.append(
@@ -198,40 +192,40 @@ def _check_sides(sides: Sides) -> list[str]:
     }
     for side, rows in sides.tables.items():
         tolerance = 1e-4 if has_low_precision(given[side], sides.columns.side(side).proba) else 1e-6
-        found = sides.found[side] = sides.engine.fetch_row(joins.row_checks(rows, sides.columns))
-        if not _sound_proba(found, tolerance):
-            found |= sides.engine.fetch_row(joins.proba_checks(rows, tolerance))
+        found = sides.found[side] = sides.engine.fetch_row(joins.row_checks(rows))
+        if sides.columns.probabilistic:
+            bounds = sides.engine.fetch_row(joins.proba_bounds(rows, sides.columns))
+            sides.odd_labels |= bool(bounds.get("odd_labels"))
+            if not _sound(bounds, tolerance):
+                found |= sides.engine.fetch_row(joins.proba_checks(rows, tolerance))
         _check_side(side, found, sides.columns, sides.strict, tolerance)
-        if sides.columns.probabilistic and (found.get("outside") or found.get("no_proba")):
+        if found.get("outside") or found.get("no_proba"):
             notes.append(f"Scores of the {side} table are not all in [0, 1], so they are not taken for probabilities.")
             sides.soft = False
-    for side, found in sides.found.items():
-        if found["no_id"]:
-            sides.tables[side] = sides.tables[side].drop_null(joins.key_names(sides.tables[side]))
     return notes
 
 
-def _has_repeats(sides: Sides, checks: dict[str, int]) -> bool:
+def has_repeats(found: Mapping[str, Mapping[str, Any]], checks: Mapping[str, int]) -> bool:
     """Whether any id comes more than once in a table.
 
     If an id with a partner comes ``a`` times in the old and ``b`` times in the new table, the join has the sum of
     ``a b`` pairs, and the tables have the sums of ``a`` and of ``b`` rows with a partner: all three are equal only
     where every ``a`` and ``b`` is 1. Ids without a partner are counted one by one.
     """
-    for side, found in sides.found.items():
-        partnered = int(found["rows"]) - int(found["no_id"]) - checks[f"only_{side}"]
+    for side, rows in found.items():
+        partnered = int(rows["rows"]) - int(rows["no_id"]) - checks[f"only_{side}"]
         if checks["matched"] != partnered or checks[f"repeated_{side}"]:
             return True
     return False
 
 
-def _check_pairs(sides: Sides, counted: Counted, n_old: int, n_new: int) -> None:
+def _check_pairs(sides: Sides, counted: Counted) -> None:
     """Refuse ids without a partner, and labels that contradict each other."""
-    checks, cells = counted.checks, counted.cells
+    checks, cells, (n_old, n_new) = counted.checks, counted.cells, sides.rows
     if sides.strict and not checks["paired"] == n_old == n_new:
         alone = [
             f"{checks[f'only_{side}']:,} ids are only in the {side} table, such as "
-            f"{shown_ids(sides.engine, counts.only_in(cells, side))}"
+            f"{shown_ids(sides.engine, parts.only_in(cells, side))}"
             for side in ("old", "new")
             if checks[f"only_{side}"]
         ]
@@ -249,6 +243,28 @@ def _check_pairs(sides: Sides, counted: Counted, n_old: int, n_new: int) -> None
         )
 
 
+def choose_cut(
+    engine: Engine, rows: Callable[[], Table], name: str, column: str, values: int, size: int
+) -> tuple[counts.Cut, list[str]]:
+    """How a slice column is cut: by its values, or into bins where it holds many numbers; and notes.
+
+    ``rows`` returns the rows with the column, which is not needed otherwise; they are about ``size``.
+    """
+    if values > MOST_NUMBERS:
+        table = rows()
+        if kind_of(table[column].type()) in {"integer", "float", "decimal"}:
+            edges = engine.fetch_row(counts.quantiles(table, column, [i / BINS for i in range(1, BINS)], size))
+            known = sorted({float(edge) for edge in edges.values() if edge is not None})
+            cut = counts.Cut(name, column, tuple(known))
+            return cut, [f"{name} has {values:,} values and is cut into {len(known) + 1} bins."]
+    if values > MOST_VALUES:
+        raise ValueError(
+            f"audit: slice column {name!r} has {values:,} values, more than {MOST_VALUES:,}. "
+            "Group them into fewer first."
+        )
+    return counts.Cut(name, column), []
+
+
 def shown_ids(engine: Engine, rows: Table) -> str:
     """The first ids of some rows, for a message."""
     keys = joins.key_names(rows)
@@ -256,7 +272,7 @@ def shown_ids(engine: Engine, rows: Table) -> str:
     return ", ".join(repr(row[0] if len(row) == 1 else row) for row in zip(*found.values(), strict=True))
 
 
-def _check_exact(engine: Engine, tables: dict[str, Table], columns: Columns) -> None:
+def check_exact(engine: Engine, tables: dict[str, Table], columns: Columns) -> None:
     """Refuse values that the type of a comparison does not hold exactly."""
     for check in columns.checks:
         part = check.part
@@ -269,11 +285,11 @@ def _check_exact(engine: Engine, tables: dict[str, Table], columns: Columns) -> 
             )
 
 
-def _sound_proba(found: dict[str, Any], tolerance: float) -> bool:
-    """Whether all rows of a side have probabilities, none below 0, that sum to 1; or there are no such columns."""
-    if "proba_known" not in found or found["rows"] == 0:
+def _sound(bounds: dict[str, Any], tolerance: float) -> bool:
+    """Whether all rows of a side have probabilities, none below 0, that sum to 1."""
+    if bounds["rows"] == 0:
         return True
-    return found["proba_known"] == found["rows"] and found["proba_off"] <= tolerance and found["proba_least"] >= 0
+    return bool(bounds["known"] == bounds["rows"] and bounds["off"] <= tolerance and bounds["least"] >= 0)
 
 
 def _check_side(side: str, found: dict[str, Any], columns: Columns, strict: bool, tolerance: float) -> None:
@@ -296,11 +312,16 @@ def _check_side(side: str, found: dict[str, Any], columns: Columns, strict: bool
                 worst=found.get("worst_sum"),
             )
             raise ValueError(f"audit: {words}")
-    about = int(found.get("decision_values", 0))
-    if predicted.label is not None and about > MOST_CLASSES:
+    if predicted.label is not None:
+        check_decisions(side, int(found["decision_values"]), columns)
+
+
+def check_decisions(side: str, values: int, columns: Columns) -> None:
+    """Refuse scores given for labels."""
+    if values > MOST_CLASSES:
         raise ValueError(
-            f"audit: the {side} table has about {about:,} different decisions ({predicted.words()}), more than "
-            f"{MOST_CLASSES:,}. If they are scores, name them: score= with threshold=."
+            f"audit: the {side} table has about {values:,} different decisions ({columns.side(side).words()}), more "
+            f"than {MOST_CLASSES:,}. If they are scores, name them: score= with threshold=."
         )
 
 
@@ -315,13 +336,13 @@ def _refuse_repeats(sides: Sides) -> None:
             )
 
 
-def check_classes(engine: Engine, cells: Table, columns: Columns) -> None:
-    """Refuse labels or decisions that are no class of the other side's scores."""
-    derived = [side for side in ("old", "new") if columns.side(side).label is None]
-    for name in ("old", "new", "label"):
-        if not derived or name in derived or name not in cells.columns:
+def check_classes(engine: Engine, answers: Table, columns: Columns) -> None:
+    """Refuse labels or decisions that are no class of the other side's scores; ``n`` is how often answers come."""
+    derived = [side for side, predicted in columns.sides.items() if predicted.label is None]
+    for name in (*columns.sides, "label"):
+        if not derived or name in derived or name not in answers.columns:
             continue
-        checked = engine.fetch_row(counts.class_checks(cells, name, columns))
+        checked = engine.fetch_row(counts.class_checks(answers, name, columns))
         strange, known = int(checked["strange"]), int(checked["known"])
         # A class that the model was not trained on is a label like any other; one that nobody named is a mistake.
         if strange and (strange == known or not columns.classes_given):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +28,7 @@ NAMES = ("old_name", "new_name")  # shown with the tables, not with the settings
 
 @dataclass(frozen=True)
 class Source:
-    """One of the two audited tables."""
+    """One of the audited tables."""
 
     name: str | None = None
     """Name and version of the model, where the caller gave one."""
@@ -54,23 +57,29 @@ class Provenance:
     lowchurn: str = __version__
 
 
-def describe_source(source: TableLike, name: str | None) -> Source:
-    """A table before it is read; its rows are counted later."""
+def describe_source(source: TableLike, name: str | None, share: float = 1.0) -> Source:
+    """A table before it is read; its rows are counted later. ``share``: of the bytes that may be hashed."""
     if not isinstance(source, str | os.PathLike):
         return Source(name, None)
     path = os.fspath(source)
-    files = files_of(path)
+    return describe_files(path, files_of(path), name, share)
+
+
+def describe_files(path: str | None, files: Sequence[Path], name: str | None, share: float = 1.0) -> Source:
+    """The files behind a path, with their checksum."""
+    if path is None:
+        return Source(name, None)
     try:
         found = [os.stat(file) for file in files]
         newest = max((f.st_mtime for f in found), default=None)
         modified = None if newest is None else datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")
-        small = 0 < len(files) <= MOST_FILES and sum(f.st_size for f in found) <= MOST_BYTES
+        small = 0 < len(files) <= MOST_FILES and sum(f.st_size for f in found) <= share * MOST_BYTES
         return Source(name, path, _checksum(path, files) if small else None, 0, modified)
     except (OSError, ValueError, OverflowError):
         return Source(name, path)  # the error comes when it is read
 
 
-def _checksum(path: str, files: list[Path]) -> str:
+def _checksum(path: str, files: Sequence[Path]) -> str:
     sums = {}
     for file in files:
         with open(file, "rb") as opened:
@@ -92,3 +101,14 @@ def describe_audit(old: Source, new: Source, rows: Rows, settings: Settings, ori
         origin.config,
         origin.from_config,
     )
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that made the figures."""
+    found = {"python": platform.python_version()}
+    for name in ("lowchurn", "duckdb", "ibis-framework", "scipy", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

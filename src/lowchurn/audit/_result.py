@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +17,13 @@ from lowchurn.audit import _counts as counts
 from lowchurn.audit import _statistics as stats
 from lowchurn.audit._answers import read_answers
 from lowchurn.audit._columns import Columns
-from lowchurn.audit._gate import Evidence, Gate, Verdict, judge
+from lowchurn.audit._gate import Evidence, Gate, Protected, Verdict, judge
 from lowchurn.audit._inference import FIGURES, Design, Key, Slice, Tally
 from lowchurn.audit._joins import Table
 from lowchurn.audit._pairs import Rows
-from lowchurn.audit._provenance import Provenance
+from lowchurn.audit._provenance import Provenance, versions
 from lowchurn.audit._review import Review, ReviewPlan, plan_review, review_change
+from lowchurn.audit._schema import version_of
 from lowchurn.audit._sources import Engine, Fetched, TableLike
 from lowchurn.audit._statistics import Test
 from lowchurn.audit._summary import notebook, text
@@ -48,6 +47,40 @@ class Shift:
         for old, new, n in zip(rows["old"], rows["new"], rows["n"], strict=True):
             joint[int(old), int(new)] += int(n)
         return cls(quantity, np.linspace(0, 1, bins + 1), joint)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Which outcomes of two evaluation runs could be compared; an item has one for each repeat."""
+
+    old: int
+    new: int
+    compared: int
+    only_old: int
+    only_new: int
+    changed: int = 0
+    """Items of both runs that are asked or expected otherwise: they are not the same item."""
+    open: int = 0
+    """Items of both runs without an outcome in one of them."""
+    answers: int = 0
+    """Compared items whose answers differ, right or wrong."""
+    missing: tuple[str, ...] = ()
+    """Old items that could not be compared."""
+
+    def lacks(self, name: str) -> bool:
+        """Whether an item, or the items of a task, could not be compared."""
+        return any(name == m or m.startswith(f"{name}/") or name.startswith(f"{m}/") for m in self.missing)
+
+    def __str__(self) -> str:
+        gaps = {
+            "missing in the new run": self.only_old,
+            "missing in the old run": self.only_new,
+            "asked or expected otherwise": self.changed,
+            "without an outcome in one run": self.open,
+        }
+        shown = ", ".join(f"{n:,} {what}" for what, n in gaps.items() if n)
+        left_out = f" Not compared, and not taken for wrong: {shown}." if shown else ""
+        return f"{self.compared:,} of {self.old:,} old and {self.new:,} new outcomes are compared.{left_out}"
 
 
 def _figure(name: str, meaning: str) -> cached_property[Estimate]:
@@ -104,6 +137,8 @@ class Audit:
     command: str = ""
     provenance: Provenance = field(default_factory=Provenance)
     """What was audited: names, files with checksums, settings."""
+    coverage: Coverage | None = None
+    """Of a comparison of evaluation runs."""
 
     @property
     def confidence(self) -> float:
@@ -207,7 +242,21 @@ class Audit:
         ]
         used = None if self.fully_labelled else review
         whole = Evidence("all rows", self.rows.paired, partial(self.design.figure, self.whole), used)
-        return judge(gate, whole, slices, self.confidence)
+        return judge(gate, whole, slices, self.confidence, self._protected(gate.never_break))
+
+    def _protected(self, names: Sequence[str]) -> list[Protected]:
+        """The rows that must not break, by the name of their slice or by their id."""
+        found = {s.name: [tally.n["labelled"], tally.n["broken"]] for s, tally in self._judged_tallies()}
+        ids = [name for name in names if name not in found]
+        rows = self.engine.fetch(counts.rows_by_id(self.pairs, ids)) if ids else {"name": [], "n": [], "broken": []}
+        for name, n, broken in zip(rows["name"], rows["n"], rows["broken"], strict=True):
+            before = found.setdefault(name, [0, 0])
+            found[name] = [before[0] + int(n), before[1] + int(broken)]
+        for name in ids:
+            if name not in found and not (self.coverage and self.coverage.lacks(name)):
+                known = [s.name for s in self.judged] or ["the ids of the audited rows"]
+                raise unknown_name("gate", "slice or id to never break", name, known)
+        return [Protected(name, *found.get(name, (0, 0))) for name in names]
 
     @property
     def fully_labelled(self) -> bool:
@@ -276,6 +325,8 @@ class Audit:
     def to_dict(self, verdict: Verdict | None = None, review: Review | None = None) -> dict[str, Any]:
         """Everything as plain values, for JSON: undefined numbers are None."""
         result: dict[str, Any] = {
+            "kind": "audit",
+            "schema_version": version_of("audit"),
             "identical": self.identical,
             "rows": asdict(self.rows),
             "confidence": self.confidence,
@@ -291,6 +342,8 @@ class Audit:
             "made": self.made(),
             "provenance": asdict(self.provenance),
         }
+        if self.coverage is not None:
+            result |= {"coverage": asdict(self.coverage), "changed_items": self.flips}
         if verdict is not None:
             result["verdict"] = {
                 "outcome": verdict.outcome,
@@ -314,8 +367,8 @@ class Audit:
             "command": self.command,
             "old": self.sources[0],
             "new": self.sources[1],
-            "decision_old": self.columns.old.words(),
-            "decision_new": self.columns.new.words(),
+            "decision_old": self.columns.side("old").words(),
+            "decision_new": self.columns.side("new").words(),
             "id": list(self.columns.id),
             "label": self.columns.label,
             "weight": self.columns.weight,
@@ -323,7 +376,7 @@ class Audit:
             "design": self.design.words(),
             "engine": self.engine.backend.name,
             "seconds": round(self.seconds, 3),
-            "versions": _versions(),
+            "versions": versions(),
         }
 
     def __repr__(self) -> str:
@@ -331,13 +384,3 @@ class Audit:
 
     def _repr_html_(self) -> str:
         return notebook(self)
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("lowchurn", "duckdb", "ibis-framework", "scipy", "numpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -1,4 +1,4 @@
-"""Open whatever holds predictions as an Ibis table: files, data frames, arrow tables, relations, Ibis tables.
+"""Open whatever holds predictions as an Ibis table: files, data frames, Arrow tables and streams, Ibis tables.
 
 Files are read as they are: an existing path is no pattern, folders are no partitions, the types of text files come
 from all rows. Nothing in a file is run: views of a database and remote paths have to be asked for.
@@ -11,7 +11,7 @@ import re
 import shutil
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ import duckdb
 import ibis
 import ibis.expr.datatypes as dt
 import pyarrow as pa
+import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import sqlglot
 
@@ -33,7 +34,7 @@ from lowchurn.audit._paths import files_to_read, format_of, is_remote, split_pat
 if TYPE_CHECKING:
     from lowchurn.audit._settings import Settings
 
-# A path, or a table of pandas, polars, pyarrow, DuckDB or Ibis, which share no base class.
+# A path, or a table of pandas, polars, pyarrow, Hugging Face, DuckDB or Ibis, which share no base class.
 TableLike: TypeAlias = Any
 Fetched: TypeAlias = dict[str, list[Any]]  # a small result of the database: values by column
 Connection: TypeAlias = duckdb.DuckDBPyConnection
@@ -111,11 +112,13 @@ class Engine:
         self._close = weakref.finalize(self, _close, self.backend, place)
 
     @classmethod
-    def for_tables(cls, old: TableLike, new: TableLike, settings: Settings) -> Engine:
-        """The engine that both tables can live in."""
-        backends = [b for b in (_backend_of(source) for source in (old, new)) if b is not None]
-        if len({id(b) for b in backends}) > 1:
-            raise ValueError("audit: both Ibis tables must come from one connection, got two. Use one, or give files.")
+    def for_tables(cls, tables: Sequence[TableLike], settings: Settings) -> Engine:
+        """The engine that all tables can live in."""
+        backends = [b for b in map(_backend_of, tables) if b is not None]
+        if (different := len({id(b) for b in backends})) > 1:
+            raise ValueError(
+                f"audit: all Ibis tables must come from one connection, got {different}. Use one, or give files."
+            )
         return cls(settings, backends[0] if backends else None)
 
     def close(self) -> None:
@@ -126,28 +129,24 @@ class Engine:
     def open(self, side: str, source: TableLike) -> Opened:
         """Any supported source, with the types of its columns."""
         if isinstance(source, ibis.Table):
-            return _source(source)
+            return self._open_memory(side, source.to_pyarrow()) if _backend_of(source) is None else _source(source)
         if isinstance(source, str | os.PathLike):
             return self._open_path(side, os.fspath(source))
         return self._open_memory(side, source)
 
     def _open_memory(self, side: str, source: TableLike) -> Opened:
-        if isinstance(source, duckdb.DuckDBPyRelation):
-            # A relation belongs to its own connection and may be read once: bring it over.
-            source = source.to_arrow_table()
+        if isinstance(source, pa_dataset.Dataset) and self.backend.name == "duckdb":
+            with suppress(Exception):  # read where it lies, so that it may be larger than memory
+                csv_files.check_names(source.schema.names)
+                if not any(map(_held_type, source.schema.types)):
+                    return _source(self.hold(source))
+        source = _loaded(source)
         module = type(source).__module__.split(".")[0]
-        if module == "polars" and hasattr(source, "collect"):
-            source = source.collect()
-        elif module == "pyarrow" and hasattr(source, "to_table"):
-            source = source.to_table()
-        elif module == "pyarrow" and hasattr(source, "read_all"):
-            source = source.read_all()
-        if isinstance(source, pa.RecordBatch):
-            source = pa.Table.from_batches([source])
         if not (isinstance(source, pa.Table) or (module in {"pandas", "polars"} and hasattr(source, "columns"))):
             raise ValueError(
-                f"audit: the {side} table must be a path, a pandas, polars or pyarrow table, a DuckDB relation or an "
-                f"Ibis table, got {type(source).__module__}.{type(source).__name__}."
+                f"audit: the {side} table must be a path, a pandas, polars or pyarrow table, a Hugging Face dataset "
+                "(one split, not streamed), a DuckDB relation, an Ibis table or another Arrow stream, got "
+                f"{type(source).__module__}.{type(source).__name__}."
             )
         if module == "pandas":
             levels = [name for name in source.index.names if name is not None and name not in source.columns]
@@ -175,7 +174,7 @@ class Engine:
         except Exception as error:
             raise ValueError(f"audit: cannot read the {side} table: {_first_line(error)}.") from None
 
-    def hold(self, table: pa.Table) -> ibis.Table:
+    def hold(self, table: pa.Table | pa_dataset.Dataset) -> ibis.Table:
         """A table in memory as one of the engine's; DuckDB reads it where it lies."""
         if self.backend.name != "duckdb":
             return ibis.memtable(table)
@@ -290,9 +289,17 @@ class Engine:
             return self.backend.create_table(_new_name(), table)
         return table.cache()
 
+    def share(self, table: ibis.Table) -> ibis.Table:
+        """A table that several parts of one query read; DuckDB makes its rows once for all of them by itself."""
+        return table if self.backend.name == "duckdb" else table.cache()
+
     def fetch(self, table: ibis.Table) -> Fetched:
         """A small result as plain Python columns (not pandas: it would turn large integers with gaps into floats)."""
-        result: Fetched = self.backend.to_pyarrow(table).to_pydict()
+        if self.own:  # as Ibis does it, but without the import of pandas
+            found = table.__pyarrow_result__(self.backend.con.sql(self.backend.compile(table)).to_arrow_table())
+        else:
+            found = self.backend.to_pyarrow(table)
+        result: Fetched = found.to_pydict()
         return result
 
     def fetch_row(self, table: ibis.Table) -> dict[str, Any]:
@@ -333,6 +340,24 @@ def _as_arrow(source: TableLike, names: list[str] | None = None) -> pa.Table:
             with suppress(pa.ArrowInvalid):  # where something would be lost it stays as it is
                 table = table.set_column(i, column.name, table.column(i).cast(held))
     return table
+
+
+def _loaded(source: TableLike) -> TableLike:
+    """A source as a table of pyarrow, pandas or polars; what is no table stays as it is."""
+    module = type(source).__module__.split(".")[0]
+    if module == "datasets" and hasattr(source, "__len__") and not isinstance(source, dict):  # of Hugging Face
+        return source.with_format("arrow")[:]
+    if module == "polars" and hasattr(source, "collect"):
+        return source.collect()
+    if isinstance(source, pa.RecordBatch):
+        return pa.Table.from_batches([source])
+    if module == "pyarrow":
+        load = getattr(source, "to_table", None) or getattr(source, "read_all", None)
+        return source if load is None else load()
+    if module not in {"pandas", "polars"} and hasattr(source, "__arrow_c_stream__"):
+        # Relations of DuckDB belong to their own connection, and streams may be read once: bring them over.
+        return pa.table(source)
+    return source
 
 
 def _held_type(type: pa.DataType) -> pa.DataType | None:

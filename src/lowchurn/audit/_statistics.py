@@ -74,6 +74,17 @@ def more_flips_than_chance(inside: int, rows_inside: int, total: int, rows: int)
     return float(stats.hypergeom.sf(inside - 1, rows, total, rows_inside))
 
 
+def difference(first: Estimate, second: Estimate) -> Estimate:
+    """The difference of two estimates from different rows, with the interval that theirs imply (MOVER, Zou 2008)."""
+    n = first.n + second.n
+    if not (first.defined and second.defined):
+        return undefined(n)
+    value = first.value - second.value
+    low = value - math.hypot(first.value - first.low, second.high - second.value)
+    high = value + math.hypot(first.high - first.value, second.value - second.low)
+    return Estimate(value, low, high, n, "MOVER", math.nan)
+
+
 def effective_pairs(
     fixed: float, broken: float, variance: float, kish: float, units: float = math.inf, confidence: float = 0.95
 ) -> float:

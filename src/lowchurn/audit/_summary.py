@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
@@ -12,6 +12,7 @@ from lowchurn._estimates import Estimate
 from lowchurn._html import clean, render
 from lowchurn._terminal import printable
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Check, Verdict
+from lowchurn.audit._markdown import cell as _cell
 
 if TYPE_CHECKING:
     from lowchurn.audit._inference import Slice
@@ -37,6 +38,8 @@ SOFT = (
     ("calibration_error_new", "calibration error after (ECE, 15 bins)"),
     ("calibration_error_change", "change in calibration error"),
 )
+MOST_SLICES = 50  # of evaluation runs, in words
+MOST_ITEMS = 20
 HEADLINES = {
     PASS: "It may ship: every limit is kept, even at the unfavourable end of its interval.",
     FAIL: "It should not ship: a limit is broken, even at the favourable end of its interval.",
@@ -62,13 +65,26 @@ def p_equals(p: float) -> str:
     return f" {text}" if text.startswith("<") else f" = {text}"
 
 
+def shares(audit: Audit) -> list[tuple[str, str, bool]]:
+    """The figures of an audit; of evaluation runs only right and wrong are known, so none is lateral."""
+    if audit.coverage is None:
+        return list(SHARES)
+    return [
+        (name, words.replace("decisions", "outcomes"), signed) for name, words, signed in SHARES if name != "lateral"
+    ]
+
+
 def headline(audit: Audit, review: Review | None = None) -> str:
     """One sentence about what changed; accuracy comes from a review where rows lack labels, as in the gate."""
     rows = f"{audit.rows.paired:,}"
+    noun = "decisions" if audit.coverage is None else "outcomes"
+    if audit.identical and audit.coverage is not None:
+        differ = f", though {audit.coverage.answers:,} answers differ" if audit.coverage.answers else ""
+        return f"Both runs are right and wrong on the same of all {rows} items{differ}."
     if audit.identical:
         what = "decisions and probabilities" if audit.moved is not None else "decisions"
         return f"The candidate is identical to the base: the same {what} on all {rows} rows."
-    changed = f"{audit.whole.n['changed']:,} of {rows} decisions change, {interval_text(audit.churn)}"
+    changed = f"{audit.whole.n['changed']:,} of {rows} {noun} change, {interval_text(audit.churn)}"
     reviewed = review is not None and not audit.fully_labelled and review.accuracy_change.defined
     change = review.accuracy_change if review is not None and reviewed else audit.accuracy_change
     if not change.defined:
@@ -86,7 +102,7 @@ def headline(audit: Audit, review: Review | None = None) -> str:
 def text(audit: Audit, review: Review | None = None) -> str:
     """For the terminal; names and values of the data are shown without control characters."""
     lines = [headline(audit, review)]
-    for name, words, signed in SHARES:
+    for name, words, signed in shares(audit):
         estimate = getattr(audit, name)
         if estimate.defined:
             lines.append(f"  {words:<34} {interval_text(estimate, signed):<32} n = {estimate.n:,}, {estimate.method}")
@@ -98,7 +114,10 @@ def text(audit: Audit, review: Review | None = None) -> str:
     lines += [
         f"  slice {s.name}: accuracy {interval_text(s.accuracy_change, signed=True)}, q{p_equals(s.q_value)}"
         for s in _changed_slices(audit)[:5]
+        if audit.coverage is None
     ]
+    if audit.coverage is not None:
+        lines += _run_lines(audit)
     lines += [
         f"  more flips than chance in {s.name}: {interval_text(s.churn)}, {s.lift:.1f} times the overall rate"
         for s in audit.drivers[:5]
@@ -107,12 +126,43 @@ def text(audit: Audit, review: Review | None = None) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _cell(value: object) -> str:
-    """Text that stays inside a Markdown table cell, whatever it holds."""
-    escaped = html.escape(str(value), quote=False)
-    for mark in "\\`*_[]|~":
-        escaped = escaped.replace(mark, f"\\{mark}")
-    return printable(" ".join(escaped.split()))
+def _run_lines(audit: Audit) -> list[str]:
+    """Of evaluation runs: every slice, the surest change first, and the broken items with both answers."""
+    lines = []
+    if slices := _surest(audit)[:MOST_SLICES]:
+        width = max(len("slice"), *(len(short(s.name, 40)) for s in slices))
+        lines.append(f"  {'slice':<{width}} {'items':>7} {'before':>8} {'after':>8}  {'change in accuracy':<32} q")
+    for s in slices:
+        before, after = share_text(s.accuracy_old.value), share_text(s.accuracy_new.value)
+        figures = f"{s.rows:>7,} {before:>8} {after:>8}  {interval_text(s.accuracy_change, True):<32}"
+        lines.append(f"  {short(s.name, 40):<{width}} {figures} {p_text(s.q_value)}")
+    for flip in broken_items(audit)[:MOST_ITEMS]:
+        answers = [short(flip[side], 60) for side in ("old answer", "new answer") if side in flip]
+        shown = f": {' -> '.join(map(repr, answers))}" if answers else ""
+        lines.append(f"  broken {short(item_of(audit, flip), 60)}{shown}")
+    if (more := audit.whole.n["broken"] - MOST_ITEMS) > 0:
+        lines.append(f"  and {more:,} more broken items")
+    return lines
+
+
+def _surest(audit: Audit) -> list[Slice]:
+    return sorted(audit.slices, key=lambda s: (math.isnan(s.q_value), s.q_value, s.accuracy_change.value))
+
+
+def broken_items(audit: Audit) -> list[dict[str, object]]:
+    """Changed items of evaluation runs that were right and are wrong now."""
+    return [flip for flip in audit.flips if flip.get("kind") == "broken"]
+
+
+def item_of(audit: Audit, flip: Mapping[str, object]) -> str:
+    """How an item is named in ``never_break``."""
+    return "/".join(str(flip[name]) for name in audit.columns.id)
+
+
+def short(value: object, most: int) -> str:
+    """One line of text, cut off where it is long."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _table(head: str, rows: list[str]) -> list[str]:
@@ -123,8 +173,10 @@ def _check_row(check: Check) -> str:
     signed = check.name == "not_worse_than"
     if check.name == "min_rows":
         allowed, shown = f"{check.limit:,.0f}", f"{check.estimate.n:,}"
+    elif check.name == "never_break":
+        allowed, shown = "0", f"{check.estimate.value:,.0f} of {check.estimate.n:,} rows broken"
     else:
-        allowed = share_text(-check.limit if signed else check.limit, signed)
+        allowed = share_text(0.0 - check.limit if signed else check.limit, signed)
         shown = interval_text(check.estimate, signed)
     for more, noun in ((check.more_rows, "rows"), (check.more_labels, "labels")):
         if check.outcome == INCONCLUSIVE and math.isfinite(more):
@@ -140,15 +192,19 @@ def _changed_slices(audit: Audit) -> list[Slice]:
 def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None = None) -> str:
     """For a comment on a pull request."""
     level = f"{audit.confidence:.0%}"
-    lines = [f"## Model audit{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit, review), ""]
+    title = "Model audit" if audit.coverage is None else "Evaluation runs"
+    lines = [f"## {title}{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit, review), ""]
     if verdict is not None:
         lines += _table("verdict | where | limit | allowed | measured", [_check_row(c) for c in verdict.checks])
         lines += ["", *(f"Not judged, too few rows: {_cell(name)}." for name in verdict.unjudged), ""]
     rows = [f"{words} | {shown} | {estimate.n:,}" for words, estimate, shown in figures(audit)]
     lines += _table(f"figure | value ({level} interval) | rows", rows)
+    if audit.coverage is not None:
+        lines += _run_tables(audit)
     rows = [
         f"{_cell(s.name)} | {s.rows:,} | {interval_text(s.accuracy_change, True)} | {p_text(s.q_value)}"
         for s in _changed_slices(audit)[:10]
+        if audit.coverage is None
     ]
     if rows:
         lines += ["", "Slices whose accuracy changed (false-discovery rate 5%):", ""]
@@ -162,6 +218,29 @@ def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None
     lines += ["", *(f"Note: {_cell(note)}" for note in audit.notes)]
     lines += ["", *_audited(audit)]
     return "\n".join(lines).rstrip().replace("\n\n\n", "\n\n") + "\n"
+
+
+def _run_tables(audit: Audit) -> list[str]:
+    """Of evaluation runs: every slice, and the broken items with both answers side by side."""
+    lines = []
+    if slices := _surest(audit)[:MOST_SLICES]:
+        rows = [
+            f"{_cell(s.name)} | {s.rows:,} | {share_text(s.accuracy_old.value)} | {share_text(s.accuracy_new.value)} | "
+            f"{interval_text(s.accuracy_change, True)} | {p_text(s.q_value)}"
+            for s in slices
+        ]
+        lines += ["", "By slice, the surest change first (q: false-discovery rate over all slices):", ""]
+        lines += _table("slice | items | accuracy before | after | change | q", rows)
+    if broken := broken_items(audit)[:MOST_ITEMS]:
+        columns = [name for name in ("expected", "old answer", "new answer") if any(name in flip for flip in broken)]
+        rows = [
+            " | ".join(_cell(short(cell, 200)) for cell in (item_of(audit, flip), *(flip.get(c, "") for c in columns)))
+            for flip in broken
+        ]
+        total = audit.whole.n["broken"]
+        part = "" if total == len(broken) else f", {len(broken)} of {total:,}"
+        lines += ["", f"Broken items{part}:", "", *_table(" | ".join(("item", *columns)), rows)]
+    return lines
 
 
 def _audited(audit: Audit) -> list[str]:
@@ -183,8 +262,8 @@ def _audited(audit: Audit) -> list[str]:
 
 def figures(audit: Audit) -> list[tuple[str, Estimate, str]]:
     """Every figure: what it is, the estimate, and that in words."""
-    shares = [(words, getattr(audit, name), signed) for name, words, signed in SHARES]
-    found = [(words, estimate, interval_text(estimate, signed)) for words, estimate, signed in shares]
+    known = [(words, getattr(audit, name), signed) for name, words, signed in shares(audit)]
+    found = [(words, estimate, interval_text(estimate, signed)) for words, estimate, signed in known]
     soft = [(words, audit.soft[name]) for name, words in SOFT if name in audit.soft]
     return [*found, *((words, estimate, number_text(estimate)) for words, estimate in soft)]
 
@@ -202,7 +281,7 @@ def junit(audit: Audit, verdict: Verdict) -> str:
     undecided = outcomes.count(INCONCLUSIVE)
     suite = ElementTree.Element(
         "testsuite",
-        name="lowchurn audit",
+        name="lowchurn audit" if audit.coverage is None else "lowchurn compare",
         tests=str(len(outcomes) + len(verdict.unjudged)),
         failures=str(outcomes.count(FAIL)),
         errors=str(undecided if policy == "fail" else 0),

@@ -43,11 +43,11 @@ WORDS = {REFERENCE: "distillation", BEST: "the best of the paper", DIAL: "the so
 UNDEFINED = "N/A: no setting is as accurate on average as the cold start."
 
 
-def trial_rows(rows: Iterable[Row], variant: Variant, network: str) -> TrialRows:
+def trial_rows(rows: Iterable[Row], variant: Variant) -> TrialRows:
     """The finished rows of each place, setting and trial, where distillation and a soup were run."""
     found: TrialRows = {}
     for row in of_variant(rows, variant):
-        if row["status"] == FINISHED and row["network"] == network:
+        if row["status"] == FINISHED:
             found.setdefault(place_of(row), {}).setdefault(setting_of(row), {})[row["trial"]] = row
     needed = {"cold", REFERENCE, DIAL}
     return {place: settings for place, settings in found.items() if needed <= {s.strategy for s in settings}}

@@ -17,6 +17,7 @@ from lowchurn.metrics import cost_curve, pareto_front
 STYLES = series_styles(METHODS)
 WEIGHTS = np.linspace(0, 1, 41)
 SMALL = Size(230, 170, 3)  # a panel per data set
+DRAWN = ("transformer-1", "transformer-4", "transformer-16")  # the networks of the paper's figure of IMDB
 
 Point = dict[str, Any]
 Styles = Mapping[str, tuple[int, str]]
@@ -30,23 +31,36 @@ def by_network(rows: Averages) -> dict[str, Averages]:
     return parts
 
 
+def by_size(rows: Averages, dataset: str) -> dict[str, Averages]:
+    """The networks of one data set for each initial size, those that the paper draws."""
+    parts: dict[str, Averages] = {}
+    for place in sorted((p for p in rows if p[0] == dataset and p[1] in DRAWN), key=place_order):
+        parts.setdefault(f"{dataset}-{place[2]}", {})[place] = rows[place]
+    return parts
+
+
+def _differs(found: Averages) -> list[int]:
+    """Which of data set, network and initial size differ among places; the data set if nothing does."""
+    return [k for k in range(3) if len({place[k] for place in found}) > 1] or [0]
+
+
 def _costs(found: Averages) -> Iterator[tuple[Point, list[Setting], np.ndarray]]:
     """Each panel and method with its finished settings and their errors and churns, (settings, 2)."""
-    alike = len({place[1:] for place in found}) == 1  # a title contains what differs among panels
+    titled = _differs(found)
     for place in sorted(found, key=place_order):
         for method in METHODS:
             some = {s: (1 - a.accuracy, a.churn) for s, a in found[place].items() if s.strategy == method and a.trials}
             if some:
-                where = place[0] if alike else ", ".join(map(str, place[:3]))
+                where = ", ".join(str(place[k]) for k in titled)
                 yield {"where": where, "method": method}, list(some), np.array(list(some.values()))
 
 
 def _title(found: Averages, variant: Variant, what: str) -> str:
-    places = {place[1:3] for place in found}
-    here = [f"{network}, initial size {initial}" for network, initial in places] if len(places) == 1 else []
-    counts = sorted({a.trials for settings in found.values() for a in settings.values() if a.trials})
-    trials = " to ".join(map(str, dict.fromkeys(counts[:1] + counts[-1:])))
-    return "; ".join([what, *here, variant_name(variant), f"{trials} trials"])
+    forms, place = ("{}", "{}", "initial size {}"), next(iter(found))
+    here = [form.format(place[k]) for k, form in enumerate(forms) if k not in _differs(found)]
+    counts = sorted({a.trials for settings in found.values() for s, a in settings.items() if s.strategy in METHODS})
+    trials = " to ".join(str(count) for count in dict.fromkeys(counts[:1] + counts[-1:]))
+    return "; ".join([what, *([", ".join(here)] if here else []), variant_name(variant), f"{trials} trials"])
 
 
 def _panels(
@@ -98,13 +112,38 @@ def pareto_points(rows: Iterable[Row] | Averages, variant: Variant) -> list[Poin
     ]
 
 
+def _front_panels(found: Averages, variant: Variant) -> list[Panel]:
+    """A panel per place: the front of each method as a line with its settings, and those behind it as small points."""
+    every = [
+        here | {"setting": setting.words, "error": 100 * float(error), "churn": 100 * float(churn)}
+        for here, settings, costs in _costs(found)
+        for setting, (error, churn) in zip(settings, costs, strict=True)
+    ]
+
+    def behind(front: list[Point]) -> list[Mark]:
+        spans = [(min(p[name] for p in front), max(p[name] for p in front)) for name in ("churn", "error")]
+        marks = []
+        for point in every:
+            at = (point["churn"], point["error"])
+            inside = all(low - 1e-9 <= value <= high + 1e-9 for value, (low, high) in zip(at, spans, strict=True))
+            if point["where"] == front[0]["where"] and inside:
+                words = f"{point['method']} {point['setting']}: {at[0]:.4g}, {at[1]:.4g}"
+                marks.append(Mark("point", [at], "setting", point["method"], *STYLES[point["method"]], words))
+        return marks
+
+    axes = ("churn", "churn, %"), ("error", "error, %")
+    return _panels(pareto_points(found, variant), *axes, "method", STYLES, order="churn", guide=behind)
+
+
+BEHIND = "Small points are settings that others of the same method beat; some are beyond the frame."
+
+
 def pareto_figure(rows: Iterable[Row] | Averages, variant: Variant) -> Chart:
     """Error against churn, a panel per data set and network, a front per method."""
     found = averaged(rows, variant)
-    points = pareto_points(found, variant)
-    panels = _panels(points, ("churn", "churn, %"), ("error", "error, %"), "method", STYLES, order="churn")
+    panels = _front_panels(found, variant)
     title = _title(found, variant, "Pareto fronts of error and churn")
-    return Chart(title, panels, _key(STYLES, points, "method"), size=SMALL)
+    return Chart(title, panels, _key(STYLES, pareto_points(found, variant), "method"), [BEHIND], size=SMALL)
 
 
 def cost_points(rows: Iterable[Row] | Averages, variant: Variant) -> list[Point]:
@@ -116,14 +155,33 @@ def cost_points(rows: Iterable[Row] | Averages, variant: Variant) -> list[Point]
     ]
 
 
+def _cost_panels(points: list[Point]) -> list[Panel]:
+    def marked(here: list[Point]) -> list[Mark]:  # with a shape now and then: colours alone are lost in print
+        return [
+            Mark("point", [(p["weight"], p["cost"])], "point", p["method"], *STYLES[p["method"]])
+            for p in here
+            if p["weight"] in (0.0, 0.25, 0.5, 0.75, 1.0)
+        ]
+
+    axes = ("weight", "weight of churn"), ("cost", "cost, %")
+    return _panels(points, *axes, "method", STYLES, dotted=False, guide=marked, low=0.0)
+
+
 def cost_figure(rows: Iterable[Row] | Averages, variant: Variant) -> Chart:
     """The least ``(1 - w) error + w churn`` over a method's settings, against ``w``."""
     found = averaged(rows, variant)
     points = cost_points(found, variant)
-    axes = ("weight", "weight of churn"), ("cost", "cost, %")
-    panels = _panels(points, *axes, "method", STYLES, dotted=False, low=0.0)
     title = _title(found, variant, "Cost of error and churn together")
-    return Chart(title, panels, _key(STYLES, points, "method", "curve"), size=SMALL)
+    return Chart(title, _cost_panels(points), _key(STYLES, points, "method"), size=SMALL)
+
+
+def fronts_and_costs_figure(found: Averages, variant: Variant) -> Chart:
+    """The paper's figure of IMDB: a column per network, its Pareto fronts above its cost curves."""
+    points = cost_points(found, variant)
+    panels = [*_front_panels(found, variant), *_cost_panels(points)]
+    title = _title(found, variant, "Pareto fronts (above) and cost curves (below)")
+    notes = [BEHIND, "Cost: the least (1 - w) error + w churn over the settings of a method, w the weight of churn."]
+    return Chart(title, panels, _key(STYLES, points, "method"), notes, Size(270, 210, len(found)))
 
 
 def paper_figure(beside: Table, variant: Variant) -> Chart | None:
@@ -176,9 +234,9 @@ DIAL_SERIES: Styles = {
 }
 
 
-def dial_figure(rows: Iterable[Row], variant: Variant, network: str | None = None) -> Chart | None:
+def dial_figure(rows: Iterable[Row], variant: Variant, name: str = "") -> Chart | None:
     """Accuracy against churn along a soup's dial, beside distillation and the cold start; None without a soup."""
-    points = along_the_dial(rows, variant, network)
+    points = along_the_dial(rows, variant)
     if not points:
         return None
     networks = sorted({point["network"] for point in points})
@@ -190,7 +248,7 @@ def dial_figure(rows: Iterable[Row], variant: Variant, network: str | None = Non
 
     axes = ("churn", "churn, %"), ("accuracy", "accuracy, %")
     panels = _panels(points, *axes, "series", DIAL_SERIES, order="setting", guide=cold, low=0.0, about=4, scale="root")
-    words = ["Accuracy against churn along the dial", *(networks if len(networks) == 1 else [])]
+    words = ["Accuracy against churn along the dial", *([name or networks[0]] if len(networks) == 1 else [])]
     title = ", ".join([*words, _features(variant)])
     notes = ["The dashed line is the accuracy of the cold start. Churn has a square-root scale."]
     return Chart(title, panels, _key(DIAL_SERIES, points, "series"), notes, size=SMALL)

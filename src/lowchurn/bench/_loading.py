@@ -6,12 +6,14 @@ import hashlib
 import io
 import os
 import re
+import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,14 +28,16 @@ ENDINGS = {"tabular": ".parquet", "image": ".npz", "text": ".parquet"}
 FOLDERS = {"tabular": "tabular", "images": "image", "text": "text"}
 VOCABULARY, LENGTH = 20000, 200  # of the paper's transformer
 PADDING, START, UNKNOWN, FIRST_WORD = range(4)  # Keras' token ids; words follow, the most frequent first
+PIXELS = np.arange(256, dtype=np.float32) / 255  # what a byte of an image stands for
 
 
 @dataclass(frozen=True)
 class Data:
     """Rows, labels and the split of one data set.
 
-    ``X`` are features as float32, images in [0, 1] channels-last, or rows of token ids; ``y`` class indices; ``train``
-    and ``test`` row numbers; ``fingerprint`` a hash of all of these before scaling.
+    ``X`` are features as float32, images as bytes, channels-last (:func:`as_numbers`), or rows of token ids; ``y``
+    class indices; ``train`` and ``test`` row numbers; ``fingerprint`` a hash of all of these before scaling. Data sets
+    that are tasks on the same images (CelebA) have the same array.
     """
 
     name: str
@@ -46,13 +50,23 @@ class Data:
 
     def scaled(self) -> Data:
         """Standardised with the mean and deviation of the training rows: each column, or each channel of images."""
-        if self.X.dtype.kind != "f":
+        if is_text(self.X):
             return self  # token ids have no scale
         axes = tuple(range(self.X.ndim - 1))
-        known = self.X[self.train].astype(np.float64)
+        known = as_numbers(self.X[self.train]).astype(np.float64)
         mean, deviation = known.mean(axis=axes), known.std(axis=axes)
         deviation[deviation == 0] = 1
-        return replace(self, X=((self.X - mean) / deviation).astype(np.float32))
+        return replace(self, X=((as_numbers(self.X) - mean) / deviation).astype(np.float32))
+
+
+def is_text(X: np.ndarray) -> bool:
+    """Whether rows are token ids."""
+    return X.dtype.kind == "i"
+
+
+def as_numbers(X: np.ndarray) -> np.ndarray:
+    """Images as numbers from 0 to 1; other rows are as they are."""
+    return PIXELS[X] if X.dtype == np.uint8 else X
 
 
 def find_data(data: str | Path | None) -> Path | None:
@@ -142,38 +156,109 @@ def prepare(path: str | Path, names: Sequence[str], data: str | Path | None = No
     read += [locate(spec, place) for name in expand(names) if (spec := find_spec(name, place)) is not None]
     check_outputs("bench prepare", {"PATH": path}, {f"the data {source}": source for source in read if source})
     arrays: dict[str, np.ndarray] = {}
+    owners: dict[int, tuple[str, np.ndarray]] = {}  # of rows; kept here, so that no other array gets their id
     for name in expand(names):
         one = load(name, data)
-        for part in ("X", "y", "train", "test"):
-            value = getattr(one, part)
-            arrays[f"{name}/{part}"] = value.astype(np.int32) if value.dtype == np.int64 else value
+        owner, _ = owners.setdefault(id(one.X), (name, one.X))
+        arrays |= {f"{name}/X": _narrow(one.X)} if owner == name else {f"{name}/X of": np.array(owner)}
+        arrays |= {f"{name}/{part}": _narrow(getattr(one, part)) for part in ("y", "train", "test")}
         arrays[f"{name}/classes"] = np.array(one.classes)
+    content = _archive(arrays)
+    write_file(path, content)
+    return len(content)
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Whole numbers of 64 bits in the fewest bytes."""
+    return values.astype(np.min_scalar_type(values.max(initial=0))) if values.dtype == np.int64 else values
+
+
+def _archive(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Arrays as an ``.npz`` file that is a sixth smaller than numpy's for images."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    write_file(path, buffer.getvalue())
-    return buffer.tell()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, values, allow_pickle=False)
+    return buffer.getvalue()
 
 
 def _load_prepared(name: str, path: Path) -> Data:
-    names = {key.split("/")[0] for key in array_names(path)}
-    if name not in names:
+    names = array_names(path)
+    if name not in {key.split("/")[0] for key in names}:
         if name in BY_NAME and BY_NAME[name].kind == "built-in":
             return _built_in(BY_NAME[name])
-        raise unknown_name(f"data: {path}", "data set", name, names)
-    part = read_arrays(path, [f"{name}/{key}" for key in ("X", "y", "train", "test", "classes")])
-    X, y, train, test, classes = part.values()
+        raise unknown_name(f"data: {path}", "data set", name, {key.split("/")[0] for key in names})
+    owner = name
+    if f"{name}/X of" in names:
+        owner = str(read_arrays(path, [f"{name}/X of"])[f"{name}/X of"])
+    rows = _shared_rows(path, _stamp(path), f"{owner}/X")
+    part = read_arrays(path, [f"{name}/{key}" for key in ("y", "train", "test", "classes")])
+    y, train, test, classes = part.values()
     for key, value in (("y", y), ("train", train), ("test", test), ("classes", classes)):
         if value.dtype.kind not in "iu" or value.ndim != (key != "classes"):
             raise ValueError(
                 f"data: {path}: {name}/{key} must be {'one whole number' if key == 'classes' else 'whole numbers'}, "
                 f"got dtype {value.dtype} and shape {value.shape}."
             )
-    if X.dtype.kind not in "fiu":
-        raise ValueError(f"data: {path}: {name}/X must contain numbers, got dtype {X.dtype}.")
-    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, which is refused below
-        X = X.astype(np.float32 if X.dtype.kind == "f" else np.int64)
     y, train, test = (values.astype(np.int64) for values in (y, train, test))
-    return _made(name, X, y, train, test, int(classes), path)
+    return _made(name, rows.X, y, train, test, int(classes), path, rows.digest)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """What differs between two versions of a file."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+class _Rows(NamedTuple):
+    """Rows of a file, the number in each of its parts, and the hash that they begin."""
+
+    X: np.ndarray
+    counts: tuple[int, ...]
+    digest: Any
+
+
+@lru_cache(maxsize=1)
+def _shared_rows(path: Path, stamp: tuple[int, int], *names: str) -> _Rows:
+    """Rows of a file, read once for data sets that have the same, such as CelebA's: one part, or those of images."""
+    parts = read_arrays(path, names)
+    X = _joined_images(path, parts) if len(parts) > 1 else _prepared_rows(path, *parts.items())
+    return _Rows(X, tuple(len(part) for part in parts.values()), _hash_of(X))
+
+
+def _joined_images(path: Path, parts: Mapping[str, np.ndarray]) -> np.ndarray:
+    for name, X in parts.items():
+        if X.dtype != np.uint8 or X.ndim not in (3, 4):
+            raise ValueError(
+                f"data: {path}: {name} must be images as bytes, (n, h, w) or (n, h, w, channels), got dtype "
+                f"{X.dtype} and shape {X.shape}."
+            )
+    shapes = [X.shape[1:] for X in parts.values()]
+    if len(set(shapes)) > 1:
+        both = " and ".join(map(str, shapes))
+        raise ValueError(f"data: {path}: images of train and test must have one shape, got {both}.")
+    X = np.concatenate(list(parts.values()))
+    return X if X.ndim == 4 else X[..., None]
+
+
+def _prepared_rows(path: Path, part: tuple[str, np.ndarray]) -> np.ndarray:
+    name, X = part
+    if X.dtype.kind not in "fiu":
+        raise ValueError(f"data: {path}: {name} must contain numbers, got dtype {X.dtype}.")
+    if X.dtype == np.uint8 and X.ndim == 4:
+        return X
+    with np.errstate(over="ignore"):  # what is too large for float32 is infinite, which is refused later
+        return X.astype(np.float32 if X.dtype.kind == "f" else np.int64)
+
+
+def _hash_of(X: np.ndarray) -> Any:
+    """The hash of rows as numbers, which more can be added to."""
+    digest = hashlib.sha256()
+    digest.update(str((np.dtype(np.float32) if X.dtype == np.uint8 else X.dtype, X.shape)).encode())
+    for first in range(0, len(X), 4096):
+        digest.update(np.ascontiguousarray(as_numbers(X[first : first + 4096])).data)
+    return digest
 
 
 def find_spec(name: str, place: Path | None) -> Spec | None:
@@ -192,6 +277,7 @@ def _made(
     test: np.ndarray,
     classes: int,
     source: Path | str = "scikit-learn",
+    digest: Any = None,
 ) -> Data:
     """A data set whose parts fit each other; what does not is an error that names its source."""
     who = f"data: {source}: {name}"
@@ -200,7 +286,7 @@ def _made(
     if X.dtype.kind == "f":
         if not np.isfinite(X).all():
             raise ValueError(f"{who} has missing or infinite numbers among its features. Fill them in first.")
-    elif X.ndim != 2 or X.shape[1] > LENGTH or X.min() < 0 or X.max() >= VOCABULARY:
+    elif is_text(X) and (X.ndim != 2 or X.shape[1] > LENGTH or X.min() < 0 or X.max() >= VOCABULARY):
         raise ValueError(
             f"{who} must have rows of at most {LENGTH} token ids from 0 to {VOCABULARY - 1}, got shape {X.shape} and "
             f"ids from {X.min()} to {X.max()}."
@@ -217,8 +303,8 @@ def _made(
             raise ValueError(f"{who}: {part} rows must be from 0 to {len(y) - 1}, got {rows.min()} to {rows.max()}.")
     if len(np.union1d(train, test)) < len(train) + len(test):
         raise ValueError(f"{who}: training and test rows must all be different; some occur twice.")
-    digest = hashlib.sha256()
-    for array in (X, y, train, test):
+    digest = _hash_of(X) if digest is None else digest.copy()
+    for array in (y, train, test):
         digest.update(str((array.dtype, array.shape)).encode())
         digest.update(np.ascontiguousarray(array).data)
     return Data(name, X, y, train, test, classes, digest.hexdigest()[:16])
@@ -323,35 +409,25 @@ def encode(values: list[Any]) -> np.ndarray:
 
 
 def _images(spec: Spec, path: Path) -> Data:
+    images = _shared_rows(path, _stamp(path), "x_train", "x_test")
     labels = ("attr_train", "attr_test", "attr_names") if spec.task else ("y_train", "y_test")
-    found = read_arrays(path, ["x_train", "x_test", *labels])
-    for part in ("train", "test"):
-        x, own = found[f"x_{part}"], found[f"{labels[0].partition('_')[0]}_{part}"]
-        if x.dtype != np.uint8 or x.ndim not in (3, 4):
-            raise ValueError(
-                f"data: {path}: x_{part} must be images as bytes, (n, h, w) or (n, h, w, channels), got dtype "
-                f"{x.dtype} and shape {x.shape}."
-            )
-        if own.dtype.kind not in "iub" or own.ndim != 1 + bool(spec.task) or len(own) != len(x):
+    found = read_arrays(path, labels)
+    chosen: list[np.ndarray] = [found[name] for name in labels[:2]]
+    for part, own, count in zip(("train", "test"), chosen, images.counts, strict=True):
+        if own.dtype.kind not in "iub" or own.ndim != 1 + bool(spec.task) or len(own) != count:
             raise ValueError(
                 f"data: {path}: labels must be whole numbers, one per image, got dtype {own.dtype} and shape "
-                f"{own.shape} for {len(x)} images of {part}."
+                f"{own.shape} for {count} images of {part}."
             )
-    if found["x_train"].shape[1:] != found["x_test"].shape[1:]:
-        shapes = " and ".join(str(found[f"x_{part}"].shape[1:]) for part in ("train", "test"))
-        raise ValueError(f"data: {path}: images of train and test must have one shape, got {shapes}.")
-    chosen: list[np.ndarray] = [found[name] for name in labels[:2]]
     if spec.task:
         tasks = [str(name) for name in found["attr_names"].ravel()]
         widths = {values.shape[1] for values in chosen}
         if spec.task not in tasks or widths != {len(tasks)}:
             raise ValueError(f"data: {path} has no task {spec.task} among {len(tasks)} names for columns {widths}.")
         chosen = [values[:, tasks.index(spec.task)] for values in chosen]
-    X = np.concatenate([found["x_train"], found["x_test"]])
-    X = (X if X.ndim == 4 else X[..., None]).astype(np.float32) / 255
     kinds, y = np.unique(np.concatenate(chosen), return_inverse=True)
-    rows, count = np.arange(len(y)), len(found["x_train"])
-    return _made(spec.name, X, y.astype(np.int64), rows[:count], rows[count:], len(kinds), path)
+    train, test = np.split(np.arange(len(y)), images.counts[:1])
+    return _made(spec.name, images.X, y.astype(np.int64), train, test, len(kinds), path, images.digest)
 
 
 def _text(spec: Spec, path: Path) -> Data:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import math
 import zipfile
 import zlib
@@ -16,6 +17,8 @@ from lowchurn._terminal import one_line
 
 HEADER = 10**4  # characters that the description of an array may have; ours has about 120
 NPY = ".npy"
+# What a damaged file may raise while it is read.
+DAMAGED = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 
 
 def array_names(path: Path) -> list[str]:
@@ -23,7 +26,7 @@ def array_names(path: Path) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(NPY) for name in archive.namelist() if name.endswith(NPY)]
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise _unreadable(path, error) from None
 
 
@@ -39,7 +42,7 @@ def read_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
                 parts[name] = there[name + NPY]
             _check_room(sum(info.file_size for info in parts.values()))
             return {name: _read(archive, name, info) for name, info in parts.items()}
-    except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise _unreadable(path, error) from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from lowchurn.bench._datasets import names_of
@@ -18,7 +18,10 @@ METRIC = "under churn at cold accuracy metric"
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table of the paper: what it covers, and the share of rows (in percent) in which distillation is best."""
+    """One table of the paper: what it covers, and the share of rows (in percent) in which distillation is best.
+
+    ``words`` is what the paper says where it gives no number; ``parts`` are those that it is printed in.
+    """
 
     name: str
     caption: str
@@ -26,17 +29,55 @@ class PaperTable:
     networks: tuple[str, ...]
     initial: int
     distill_best: float | None = None
+    words: str = ""
+    parts: int = 1
+
+    @property
+    def size(self) -> int:
+        """The number of its rows."""
+        return len(self.datasets) * len(self.networks)
+
+    @property
+    def claim(self) -> str:
+        """How often distillation is best in it, in words; empty where the paper does not say it."""
+        if self.distill_best is None:
+            return self.words
+        count = self.distill_best * self.size / 100
+        if abs(count - round(count)) < 1e-6:
+            return f"in {round(count)} of {self.size} rows ({self.distill_best:g} %)"
+        return f"in {self.distill_best:g} % of {self.size} rows"
+
+    @property
+    def validation(self) -> tuple[int, ...]:
+        """Rows that training is stopped on: the paper's, then fewer, for data sets that have no more left."""
+        return (1000, 500) if self.initial >= 10000 else (100,)
+
+    def split(self) -> list[PaperTable]:
+        """The parts that it is printed in."""
+        width = math.ceil(len(self.datasets) / self.parts)
+        return [
+            replace(
+                self,
+                name=f"{self.name}-part{k}",
+                caption=f"{self.caption}, part {k} of {self.parts}",
+                datasets=self.datasets[(k - 1) * width : k * width],
+            )
+            for k in range(1, self.parts + 1)
+        ]
 
 
-_SMALL_COLOUR = ("svhn", "cifar10")
+SMALL_COLOUR = ("svhn", "cifar10")
 TABLES: tuple[PaperTable, ...] = (
-    PaperTable("table1", f"Results for OpenML datasets {METRIC} (fcn-1000)", names_of("openml"), ("fcn-1000",), 1000),
+    PaperTable(
+        "table1", f"Results for OpenML datasets {METRIC} (fcn-1000)", names_of("openml"), ("fcn-1000",), 1000, 100.0
+    ),
     PaperTable(
         "table2",
         f"Results for MNIST variants, SVHN and CIFAR10 {METRIC} (convnet-4)",
-        names_of("mnist-variants") + _SMALL_COLOUR,
+        names_of("mnist-variants") + SMALL_COLOUR,
         ("convnet-4",),
         1000,
+        100.0,
     ),
     *(
         PaperTable(f"openml{n}", f"OpenML datasets, initial size {n}, {METRIC}", names_of("openml"), FCN, n, wins)
@@ -49,17 +90,32 @@ TABLES: tuple[PaperTable, ...] = (
         for n, wins in ((100, 48.0), (1000, 84.0), (10000, 64.0))
     ),
     *(
-        PaperTable(f"cifar{n}", f"SVHN and CIFAR, initial size {n}, {METRIC}", _SMALL_COLOUR, CONVNET, n, wins)
+        PaperTable(f"cifar{n}", f"SVHN and CIFAR, initial size {n}, {METRIC}", SMALL_COLOUR, CONVNET, n, wins)
         for n, wins in ((100, 80.0), (1000, 100.0), (10000, 100.0))
     ),
     *(
-        PaperTable(f"celeba{n}", f"CelebA tasks, initial size {n}, {METRIC}", names_of("celeba"), CONVNET, n, wins)
+        PaperTable(
+            f"celeba{n}", f"CelebA tasks, initial size {n}, {METRIC}", names_of("celeba"), CONVNET, n, wins, parts=4
+        )
         for n, wins in ((100, 96.0), (1000, 79.0), (10000, 91.5))
     ),
-    PaperTable("resnet", f"CIFAR10 and CIFAR100, residual networks, {METRIC}", ("cifar10", "cifar100"), RESNET, 1000),
+    PaperTable(
+        "resnet", f"CIFAR10 and CIFAR100, residual networks, {METRIC}", ("cifar10", "cifar100"), RESNET, 1000, 100.0
+    ),
     *(
-        PaperTable(f"imdb{n}", f"IMDB, transformers, initial size {n}, {METRIC}", ("imdb",), TRANSFORMER, n)
-        for n in (100, 1000, 10000)
+        PaperTable(
+            f"imdb{n}",
+            f"IMDB, transformers, initial size {n}, {METRIC}",
+            ("imdb",),
+            TRANSFORMER,
+            n,
+            words=f"in {words}",
+        )
+        for n, words in (
+            (100, "the larger networks"),
+            (1000, "all but one row of this table and that of 10000"),
+            (10000, "all but one row of this table and that of 1000"),
+        )
     ),
 )
 

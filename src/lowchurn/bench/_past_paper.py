@@ -73,8 +73,9 @@ def dial_table(rows: Iterable[Row] | Averages, variant: Variant, network: str | 
     )
     more = [f"In {single} of {len(found)} rows distillation was run from one start only."] if single else []
     caption = "Past the paper: churn at cold accuracy in percent, each method from its better start; "
+    caption += variant_name(variant)
     name = "dial" if network is None else f"dial-{network}"
-    return dataclasses.replace(table, name=name, caption=caption + variant_name(variant), notes=[*table.notes, *more])
+    return dataclasses.replace(table, name=name, caption=caption, notes=[*table.notes, *more])
 
 
 def that_serve(table: Table, most: str) -> Table:
@@ -175,16 +176,26 @@ def dial_tables(rows: list[Row]) -> Iterator[tuple[Variant, Table]]:
     '2.00'
     """
     for variant in dial_variants(rows):
-        networks: dict[str, list[Row]] = {}
-        for row in of_variant(rows, variant):
-            networks.setdefault(row["network"], []).append(row)
-        for network, some in sorted(networks.items()):
-            yield from ((variant, table) for table in _network_tables(some, variant, network))
+        for network, some in by_network(rows).items():
+            if own := of_variant(some, variant):
+                yield from ((variant, table) for table in _network_tables(own, variant, network))
+
+
+def by_network(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each network and initial size, by the network's name, and the size where it has others than 1000."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["network"], row["initial"]), []).append(row)
+    counts = Counter(network for network, _ in groups)
+    return {
+        network if counts[network] == 1 or initial == 1000 else f"{network}-{initial}": some
+        for (network, initial), some in sorted(groups.items())
+    }
 
 
 def _network_tables(rows: list[Row], variant: Variant, network: str) -> Iterator[Table]:
-    """The tables of one variant and network."""
-    found, trials = averages(rows), trial_rows(rows, variant, network)
+    """The tables of one variant, network and initial size."""
+    found, trials = averages(rows), trial_rows(rows, variant)
     table = dial_table(found, variant, network)
     sticky = any(row["strategy"] == STICKY for row in rows)
     if any(cell.value is not None for _, cells in table.rows for cell in cells):

@@ -248,11 +248,11 @@ def _network(name: str, dataset: str, shape: tuple[int, ...], kind: str, classes
 
     family, size = name.rsplit("-", 1)
     if family == "fcn":
-        if kind != "f":
+        if kind == "i":
             raise ValueError(f"bench: {name} reads numbers, but {dataset} contains words. Use a transformer.")
         return networks.fcn(int(size), inputs=int(np.prod(shape)), classes=classes)
     if family == "transformer":
-        if kind == "f":
+        if kind != "i":
             raise ValueError(f"bench: {name} reads words, but {dataset} contains numbers.")
         return networks.transformer(int(size), length=LENGTH, classes=classes, vocabulary=VOCABULARY)
     if len(shape) != 3:

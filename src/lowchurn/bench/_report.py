@@ -12,8 +12,9 @@ from lowchurn._files import check_outputs, real_place, write_files
 from lowchurn._html import render
 from lowchurn.bench import _figures as figures
 from lowchurn.bench._budgets import budget_tables
+from lowchurn.bench._claims import claims_table
 from lowchurn.bench._paper import TABLES
-from lowchurn.bench._past_paper import BOTH, dial_tables, dial_variants
+from lowchurn.bench._past_paper import BOTH, by_network, dial_tables, dial_variants
 from lowchurn.bench._segments import FINISHED, Row
 from lowchurn.bench._store import Store
 from lowchurn.bench._tables import (
@@ -41,12 +42,15 @@ def all_tables(rows: list[Row]) -> Iterator[tuple[Variant, Table]]:
         some = averages(choose(rows, variant))
         whole = cold_accuracy_table(some, variant)
         if any(cell.value is not None for _, cells in whole.rows for cell in cells):
-            for paper in TABLES:
-                table = cold_accuracy_table(some, variant, paper)
+            papers = [(paper, cold_accuracy_table(some, variant, paper)) for paper in TABLES]
+            made: list[Table | None] = [claims_table(papers, {place[0] for place in some}, variant)]
+            for paper, table in papers:
                 if table.rows:
-                    made = (table, beside_the_paper(table), win_counts(table, paper), error_bands(some, variant, paper))
-                    yield from ((variant, one) for one in made if one is not None)
-            yield from ((variant, one) for one in (whole, win_counts(whole), error_bands(some, variant)))
+                    parts = paper.split() if paper.parts > 1 else []
+                    made += [cold_accuracy_table(some, variant, part) for part in parts] or [table]
+                    made += [beside_the_paper(table), win_counts(table, paper), error_bands(some, variant, paper)]
+            made += [whole, win_counts(whole), error_bands(some, variant)]
+            yield from ((variant, one) for one in made if one is not None and one.rows)
         ablation = ablation_table(some, variant)
         if ablation.rows:
             yield variant, ablation
@@ -83,20 +87,24 @@ def make_figures(rows: list[Row], tables: Tables) -> Figures:
         for paper in TABLES[:2]:
             if beside := named.get((name, f"{paper.name}-paper")):
                 add(beside.name, figures.paper_figure(beside, variant), variant)
-        for kind, part in figures.by_network(averages(choose(rows, variant))).items():
+        found = averages(choose(rows, variant))
+        for kind, part in figures.by_network(found).items():
             add(f"pareto-{kind}", figures.pareto_figure(part, variant), variant)
             add(f"cost-{kind}", figures.cost_figure(part, variant), variant)
+        for kind, part in figures.by_size(found, "imdb").items():
+            add(kind, figures.fronts_and_costs_figure(part, variant), variant)
         if ablation := named.get((name, "ablation")):
             add("ablation", figures.ablation_figure(ablation, variant), variant)
     kinds: dict[tuple, list[Variant]] = {}  # what differs in its scale alone is drawn in one figure
+    networks = by_network(rows)
     for variant in dial_variants(rows):
         kinds.setdefault(tuple(value for name, value in variant.items() if name != "scale"), []).append(variant)
-        for network in sorted({row["network"] for row in rows}):
-            add(f"dial-{network}", figures.dial_figure(rows, variant, network), variant)
+        for network, some in networks.items():
+            add(f"dial-{network}", figures.dial_figure(some, variant, network), variant)
     for alike in kinds.values():
-        for network in sorted({row["network"] for row in rows if row["strategy"] == "soup"}):
-            found = [(variant, named.get((variant_name(variant), f"dial-{network}"))) for variant in alike]
-            chart = figures.compared_figure([(v, table) for v, table in found if table is not None], network)
+        for network in networks:
+            there = [(variant, named.get((variant_name(variant), f"dial-{network}"))) for variant in alike]
+            chart = figures.compared_figure([(v, table) for v, table in there if table is not None], network)
             add(f"dial-compared-{network}", chart, alike[0])
     return made
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from lowchurn.bench._loading import Data
+from lowchurn.bench._loading import PIXELS, Data
 from lowchurn.bench._protocol import Draw, Protocol, draw, make_network
 from lowchurn.bench._segments import FINISHED
 from lowchurn.metrics import decide
 from lowchurn.strategies import Plan, Strategy, Training, member_seed, one_hot
+from lowchurn.strategies._strategy import targets_of
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +24,33 @@ if TYPE_CHECKING:
     from lowchurn.nets import Task
     from lowchurn.nets._trained import Trained
 
+_ON_DEVICE: WeakValueDictionary[tuple, torch.Tensor] = WeakValueDictionary()
+_UPLOAD = Lock()
 BLEND_BYTES = 2**32  # that averages of weights or probabilities may take at a time
 T = TypeVar("T")
+
+
+def rows_on_device(X: np.ndarray, place: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Rows as a tensor, images as numbers from 0 to 1; one for all blocks and data sets that use it at the same time.
+
+    Images travel as bytes. Whoever keeps the tensor keeps ``X`` as well, which it is known by.
+    """
+    import torch
+
+    with _UPLOAD:
+        key = (id(X), place, dtype)
+        found = _ON_DEVICE.get(key)
+        if found is None:
+            found = torch.from_numpy(np.ascontiguousarray(X)).to(place)
+            if found.dtype == torch.uint8:  # looked up, since a GPU divides otherwise than a CPU
+                values = torch.from_numpy(PIXELS).to(place, dtype)
+                found = values.index_select(0, found.flatten().to(torch.int32)).view(found.shape)
+            elif found.is_floating_point():
+                found = found.to(dtype)
+            if place.type == "cuda":  # other streams may read it from now on
+                torch.cuda.current_stream().synchronize()
+            _ON_DEVICE[key] = found
+        return found
 
 
 class Pool:
@@ -36,9 +64,8 @@ class Pool:
         self.data, self.protocol = data, protocol
         self.network = make_network(protocol.network, data)
         self.dtype: torch.dtype = getattr(torch, options["dtype"])
-        rows = data.X.reshape(len(data.X), -1) if protocol.network.startswith("fcn-") else data.X
-        X = torch.from_numpy(np.ascontiguousarray(rows)).to(place)
-        self.X = X.to(self.dtype) if X.is_floating_point() else X
+        self._rows = rows_on_device(data.X, place, self.dtype)  # kept for others, while this is
+        self.X = self._rows.flatten(1) if protocol.network.startswith("fcn-") else self._rows
         self.labels = torch.from_numpy(data.y).to(place)
         limit = options["memory_limit"]
         self.bytes_at_once = BLEND_BYTES if limit is None else min(BLEND_BYTES, limit / 4)
@@ -48,13 +75,13 @@ class Pool:
         self.test, self.truth = self.X[test], self.labels[test]
         self.device_name = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
 
-    def onehot(self, rows: np.ndarray) -> torch.Tensor:
-        """The labels of some rows as rows of zeros and a one."""
+    def onehot(self, rows: Sequence[np.ndarray]) -> Sequence[torch.Tensor]:
+        """The labels of some rows of each trial as rows of zeros and a one; all trials at once."""
         import torch
 
-        labels = self.labels[torch.from_numpy(rows).to(self.labels.device)]
-        made: torch.Tensor = one_hot(labels, self.data.classes).to(self.dtype)
-        return made
+        labels = self.labels[torch.from_numpy(np.stack(rows)).to(self.labels.device)]
+        made: torch.Tensor = one_hot(labels.flatten(), self.data.classes).to(self.dtype)
+        return made.view(*labels.shape, -1).unbind()
 
     def train(self, tasks: list[Task]) -> Trained:
         from lowchurn import nets
@@ -69,7 +96,7 @@ class Bases:
     pool: Pool
     trials: list[int]
     draws: list[Draw]
-    held_out: list[torch.Tensor]  # labels of the validation rows
+    held_out: Sequence[torch.Tensor]  # labels of the validation rows
     trained: Trained
 
     @classmethod
@@ -78,10 +105,10 @@ class Bases:
         from lowchurn.nets import Task
 
         draws = [draw(pool.data, pool.protocol, trial) for trial in trials]
-        held_out = [pool.onehot(d.validation) for d in draws]
+        held_out, targets = pool.onehot([d.validation for d in draws]), pool.onehot([d.initial for d in draws])
         tasks = [
-            Task(d.initial, pool.onehot(d.initial), d.validation, labels, seed=d.base_seed)
-            for d, labels in zip(draws, held_out, strict=True)
+            Task(d.initial, aim, d.validation, labels, seed=d.base_seed)
+            for d, aim, labels in zip(draws, targets, held_out, strict=True)
         ]
         return cls(pool, trials, draws, held_out, pool.train(tasks))
 
@@ -100,8 +127,13 @@ class Bases:
         return [d.both for d in self.draws]
 
     @cached_property
-    def onehot(self) -> list[torch.Tensor]:
-        return [self.pool.onehot(rows) for rows in self.both]
+    def onehot(self) -> Sequence[torch.Tensor]:
+        return self.pool.onehot(self.both)
+
+    @cached_property
+    def starts(self) -> list[tuple[Trained, int]]:
+        """Where retrains of each trial may start: one object for all of them, which is checked once."""
+        return [(self.trained, i) for i in range(len(self.trials))]
 
     @cached_property
     def proba(self) -> torch.Tensor:
@@ -141,7 +173,7 @@ class Members:
     def finished(self) -> list[int]:
         return [k for k in self.places if self.stack.status[k] == FINISHED]
 
-    @property
+    @cached_property
     def left_out(self) -> str:
         states = [self.stack.status[k] for k in self.places]
         return "; ".join(f"member {j} ({state})" for j, state in enumerate(states) if state != FINISHED)
@@ -172,7 +204,7 @@ class Retrains:
         trials_of: dict[Strategy, list[int]] = {}
         for i, training in wanted:
             trials_of.setdefault(training.strategy, []).append(i)
-        aims = {s: self._targets(s, list(dict.fromkeys(some))) for s, some in trials_of.items()}
+        aims = self._aims({strategy: tuple(dict.fromkeys(some)) for strategy, some in trials_of.items()})
         limited = next((s for s in trials_of if s.limit is not None), None)
         pulls = None if limited is None else limited.pull(self.bases.proba.flatten(0, 1)).view(self.bases.proba.shape)
         wanted = [(i, one) for i, one in wanted if i in aims[one.strategy]]  # without a teacher there is no aim
@@ -188,7 +220,7 @@ class Retrains:
                     bases.draws[i].validation,
                     bases.held_out[i],
                     member_seed(bases.draws[i].seed, member),
-                    start=(bases.trained, i),
+                    start=bases.starts[i],
                     pull=None if pulls is None else pulls[i],
                 ),
             )
@@ -197,22 +229,37 @@ class Retrains:
         trained = self.pool.train(tasks)
         self.at |= {one: (trained, k) for k, one in enumerate(wanted)}
 
-    def _targets(self, strategy: Strategy, trials: list[int]) -> dict[int, torch.Tensor]:
-        """What each of these trials aims at; the labels themselves, not copies, where that is what a strategy wants."""
+    def _aims(self, trials_of: dict[Strategy, tuple[int, ...]]) -> dict[Strategy, dict[int, torch.Tensor]]:
+        """What each strategy aims at in each of its trials; those with the same labels and trials together."""
+        alike: dict[tuple, list[Strategy]] = {}
+        for strategy, trials in trials_of.items():
+            alike.setdefault((strategy.teachers, trials), []).append(strategy)
+        aims: dict[Strategy, dict[int, torch.Tensor]] = {}
+        for (teachers, trials), some in alike.items():
+            labels = {i: self.bases.onehot[i] for i in trials}
+            if teachers is not None:
+                taught = self._taught(Training(some[0]).teachers)
+                labels = {i: taught[i] for i in trials if i in taught}
+            aims |= self._targets(some, labels)
+        return aims
+
+    def _targets(
+        self, strategies: list[Strategy], labels: dict[int, torch.Tensor]
+    ) -> dict[Strategy, dict[int, torch.Tensor]]:
+        """The targets of strategies in each trial; the labels themselves, not copies, where that is what they want."""
         import torch
 
-        labels = {i: self.bases.onehot[i] for i in trials}
-        if strategy.teachers is not None:
-            taught = self._taught(Training(strategy).teachers)
-            labels = {i: taught[i] for i in trials if i in taught}
-            trials = list(labels)
-        if type(strategy)._targets is Strategy._targets or not trials:
-            return labels
-        if not strategy.rowwise:
-            return {i: strategy.targets(labels[i], self.bases.proba[i]) for i in trials}
-        # Row by row, so all trials can be done at once.
-        flat = strategy.targets(torch.cat([labels[i] for i in trials]), self.bases.proba[trials].flatten(0, 1))
-        return dict(zip(trials, flat.view(len(trials), *self.bases.onehot[0].shape), strict=True))
+        aims = dict.fromkeys(strategies, labels)
+        own = [s for s in strategies if type(s)._targets is not Strategy._targets] if labels else []
+        for strategy in own:
+            if not strategy.rowwise:
+                aims[strategy] = {i: strategy.targets(aim, self.bases.proba[i]) for i, aim in labels.items()}
+        if rowwise := [strategy for strategy in own if strategy.rowwise]:  # so all trials can be done at once
+            every, proba = torch.cat(list(labels.values())), self.bases.proba[list(labels)].flatten(0, 1)
+            for strategy, flat in zip(rowwise, targets_of(rowwise, every, proba), strict=True):
+                parts = flat.view(len(labels), *self.bases.onehot[0].shape).unbind()
+                aims[strategy] = dict(zip(labels, parts, strict=True))
+        return aims
 
     def _taught(self, teachers: tuple[Training, ...]) -> dict[int, torch.Tensor]:
         """The mean probabilities of each trial's teachers for its training rows; made once for all their students."""
@@ -227,6 +274,11 @@ class Retrains:
         """Where the models of some trainings of one trial lie; None where they had no teacher."""
         found = [self.at[i, one] for one in trainings if (i, one) in self.at]
         return Members(found[0][0], [k for _, k in found]) if found else None  # those of a group are in one stack
+
+    def epochs(self, i: int, trainings: tuple[Training, ...]) -> int:
+        """The epochs of some trainings of one trial together."""
+        found = (self.at.get((i, one)) for one in trainings)
+        return int(sum(at[0].epochs[at[1]] for at in found if at is not None))
 
     def means(
         self, members: dict[int, Members], rows: list[np.ndarray] | None = None

@@ -15,6 +15,8 @@ TRAINING = 14  # copies of the weights that the template and one model in traini
 KEPT = 2  # copies of each model's weights: the result, and what is measured
 DRAWN = 2**25  # random numbers at a time that fresh weights are drawn from, in float64 with a few copies
 
+AT_ONCE = 8  # blocks on a GPU, of fully connected networks; others fill it, and their many launches would compete
+
 Missing = dict[int, list[Strategy]]  # strategies that each trial still needs
 
 
@@ -53,14 +55,15 @@ class Room:
         if self.on_gpu:
             return 6.0 * self._item * weights, float(self._item * weights * (self.models + 1))
         drawn = max(min((self.models + 1) * weights, DRAWN), weights)
-        fixed = TRAINING * self._item * weights + 4 * 8 * drawn + 2 * data.X.nbytes
+        fixed = TRAINING * self._item * weights + 4 * 8 * drawn + 2 * max(data.X.nbytes, self._item * data.X.size)
         return float(fixed), float(KEPT * self._item * weights * (self.models + 1))
 
     def check(self, missing: Iterable[tuple[Data, Protocol, Missing]]) -> int:
         """The number of blocks that can be run at a time; an error where one trial of a block is too large."""
         from lowchurn.nets._memory import in_words
 
-        at_once = self.jobs or (4 if self.on_gpu else 1)
+        missing = list(missing)
+        at_once = self.jobs or (AT_ONCE if self.on_gpu and all(_is_small(one[1]) for one in missing) else 1)
         for data, protocol, some in missing:
             if not some or self._free is None:
                 continue
@@ -82,12 +85,17 @@ class Room:
         if self.on_gpu:
             per_row = data.classes * 8 + 40  # targets, orders, numbers
             rows = self.models * (protocol.initial + protocol.batch) * per_row
-            return wanted or max(1, int(0.8 * gpu_memory() / (self.jobs or 4) // (4 * COPIES * each + rows)))
+            return wanted or max(1, int(0.8 * gpu_memory() / at_once // (4 * COPIES * each + rows)))
         size = wanted or max(1, int(BLOCK_WEIGHTS // each))
         if self._free is None:
             return size
         fixed, per_trial = self._parts(data, protocol)
         return min(size, max(1, int((self._free / at_once - fixed) // per_trial)))
+
+
+def _is_small(protocol: Protocol) -> bool:
+    """Whether the network is trained by few launches, so that several blocks at a time do not keep a core busy."""
+    return protocol.network.startswith("fcn-")
 
 
 def gpu_memory() -> float:

@@ -45,7 +45,7 @@ class Block:
 
 def run(
     store: Store,
-    datasets: Sequence[str],
+    datasets: Sequence[str | Data],
     protocols: Sequence[Protocol],
     settings: Sequence[Strategy],
     trials: int = 100,
@@ -66,7 +66,7 @@ def run(
     store : Store
         Rows are added block by block; a second call with the same arguments goes on where the first stopped.
     datasets : list of str
-        Names of data sets.
+        Names of data sets; or data sets that are read already.
     protocols : list of Protocol
         Networks and sizes; each data set is run through each.
     settings : list of Strategy
@@ -78,7 +78,8 @@ def run(
     device, dtype, threads
         As in :func:`lowchurn.nets.train`.
     jobs : int, optional
-        Blocks at a time on a GPU, by default 4 for small networks, so that the last models of one do not leave it idle.
+        Blocks at a time on a GPU, by default 8 for fully connected networks, so that the last models of one do not
+        leave it idle, and 1 for others.
     block : int, optional
         Trials in a block; by default as many as memory allows, on a CPU about half a minute of work. Fewer where
         memory does not suffice.
@@ -107,7 +108,7 @@ def run(
     begun, version = time.perf_counter(), code_version()
     settings = list(dict.fromkeys(settings))
     room = Room(device, dtype, len(plan(settings).trainings), jobs)
-    places = _loaded(list(dict.fromkeys(datasets)), list(dict.fromkeys(protocols)), data)
+    places = _loaded(datasets, list(dict.fromkeys(protocols)), data)
     at_once = room.check(_still_missing(store, places, settings, trials, retry_failed))
     with store.writing():
         store.check_same_data((one.name, one.fingerprint) for one, _ in places)
@@ -139,17 +140,23 @@ def run(
     return counts
 
 
-def _loaded(datasets: list[str], protocols: list[Protocol], data: str | Path | None) -> list[tuple[Data, Protocol]]:
+def _loaded(
+    datasets: Sequence[str | Data], protocols: list[Protocol], data: str | Path | None
+) -> list[tuple[Data, Protocol]]:
     """Each data set with each protocol, scaled where the protocol asks for it; what does not fit is refused."""
     found = []
-    for name in datasets:
-        raw = load(name, data)
+    for one in {_name_of(one): one for one in datasets}.values():
+        raw = load(one, data) if isinstance(one, str) else one
         scaled = raw.scaled() if any(protocol.scale for protocol in protocols) else raw
         for protocol in protocols:
             check_size(raw, protocol)
             count_weights(protocol.network, raw)  # a network that this data set does not suit is refused
             found.append((scaled if protocol.scale else raw, protocol))
     return found
+
+
+def _name_of(dataset: str | Data) -> str:
+    return dataset if isinstance(dataset, str) else dataset.name
 
 
 def _in_parallel(work: Callable[[Block], None], blocks: list[Block], workers: int) -> None:
@@ -225,13 +232,21 @@ class Outcome:
     reason: str
 
 
-def outcome(
-    store: Store, datasets: Sequence[str], protocols: Sequence[Protocol], settings: Sequence[Strategy], trials: int
-) -> Outcome:
+# Data sets, protocols, settings and trials, as :func:`run` takes them.
+Asked = tuple[Sequence[str | Data], Sequence[Protocol], Sequence[Strategy], int]
+
+
+def outcome(store: Store, asked: Sequence[Asked]) -> Outcome:
     """What the store contains of the rows that were asked for, whenever they were made."""
     states = {key_of(row): row["status"] for row in store.rows()}
-    wanted = [key for name in datasets for p in protocols for *_, key in _keys(name, p, settings, trials)]
-    found = [states[key] for key in wanted if key in states]
+    wanted = {
+        key
+        for datasets, protocols, settings, trials in asked
+        for one in datasets
+        for protocol in protocols
+        for *_, key in _keys(_name_of(one), protocol, settings, trials)
+    }
+    found = [state for key, state in states.items() if key in wanted]
     failed = [state for state in found if state != FINISHED]
     return Outcome(len(found) - len(failed), len(failed), failed[0] if failed else "")
 

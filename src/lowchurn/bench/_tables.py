@@ -1,7 +1,7 @@
 """Tables as pure functions of the store's rows.
 
-A cell is a number, "N/A" where no setting is as accurate as the cold start, "missing" where there are no rows, and
-carries the number of its trials where these are fewer than the table's.
+A cell is a number, "N/A" where no setting is as accurate as the cold start, "missing" where a method has no rows, "not
+run" where nothing has, and carries the number of its trials where these are fewer than the table's.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ READ = {
 # Values of those that are words; a sticky setting may have members from both starts.
 WORDS = {"start": STARTS, "average": ("proba", "weights"), "method": tuple(CHOICES)}
 LABELS = ("dataset", "network", "sizes")
+ALL_NETWORKS = "all"
 # What has a meaning in Markdown and in LaTeX; names of data sets may contain anything.
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|<`*["})
 _LATEX = str.maketrans(
@@ -64,15 +65,21 @@ class Average:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number and the least number of trials behind it; None and NaN are "missing" and "N/A"."""
+    """A number and the least number of trials behind it; NaN is "N/A", None "missing", or "not run" with the rest."""
 
     value: float | None
     trials: int = 0
+    ran: bool = True
 
     @property
     def plain(self) -> str:
         """The number in full; empty is N/A."""
-        return "missing" if self.value is None else "" if math.isnan(self.value) else repr(self.value)
+        if self.value is None:
+            return "missing" if self.ran else "not run"
+        return "" if math.isnan(self.value) else repr(self.value)
+
+
+NOT_RUN = Cell(None, ran=False)
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ class Table:
     def cell(self, cell: Cell) -> str:
         """A cell in words."""
         if cell.value is None:
-            return "missing"
+            return cell.plain
         shown = "N/A" if math.isnan(cell.value) else f"{cell.value:.{self.decimals}f}"
         return f"{shown} [{cell.trials}]" if cell.trials and cell.trials < self.trials else shown
 
@@ -126,7 +133,7 @@ class Table:
         )
 
     def csv(self) -> str:
-        """Plain numbers in full; empty is N/A, "missing" is missing; the trials of each cell beside it."""
+        """Plain numbers in full; empty is N/A, the rest is said in words; the trials of each cell beside it."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*self.labels, *(name for column in self.columns for name in (column, f"{column} trials"))])
@@ -305,15 +312,17 @@ def cold_accuracy_table(
     lines: list[tuple[tuple[str, ...], list[Cell]]] = []
     failed, short = 0, False
     width = 3 if table is None else 1 + (len(table.networks) > 1)
-    most = max((a.trials for settings in found.values() for a in settings.values()), default=0)
-    for place in _places(found, table):
-        settings = found.get(place, {})
-        cells = [at_cold_accuracy(settings, method) for method in methods]
-        failed += sum(a.failed for (name, _), a in settings.items() if name in methods)
+    places = _places(found, table)
+    most = max((a.trials for place in places for a in found.get(place, {}).values()), default=0)
+    for place in places:
+        settings = found.get(place)
+        cells = [NOT_RUN if settings is None else at_cold_accuracy(settings, method) for method in methods]
+        failed += sum(a.failed for (name, _), a in (settings or {}).items() if name in methods)
         short |= any(cell.trials and cell.trials < most for cell in cells)
         lines.append((_labels(place)[:width], cells))
     notes = [f"{failed} failed models are left out."] if failed else []
     notes += [f"A number in brackets is that of its trials, where it is below {most}."] if short else []
+    notes += _paper_notes(found, table) if table else []
     name, caption = (table.name, table.caption) if table else ("all", f"All results {METRIC}")
     caption = f"{caption}, in percent; {variant_name(variant)}"
     return Table(name, caption, LABELS[:width], tuple(methods), lines, most, bold=_least, notes=notes)
@@ -324,13 +333,47 @@ def _labels(place: tuple) -> tuple[str, ...]:
 
 
 def _places(found: Averages, table: PaperTable | None) -> list[tuple]:
+    """The rows of a table: those of the store, or those of the paper with networks of which something was run.
+
+    A data set of which nothing was run is one row, for all networks; a table of which nothing was run has none.
+    """
     if table is None:
         return sorted(found, key=place_order)
-    validation = 1000 if table.initial >= 10000 else 100
-    places = [(d, n, table.initial, validation, 1000) for d in table.datasets for n in table.networks]
-    # A data set or network of which nothing was run is left out; one of which something was run is shown.
-    ran = {place[:2] for place in places if place in found}
-    return [p for p in places if p[0] in {d for d, _ in ran} and p[1] in {n for _, n in ran}]
+    ran: dict[tuple[str, str], tuple] = {}
+    for dataset in table.datasets:
+        for network in table.networks:
+            places = [(dataset, network, table.initial, rows, 1000) for rows in table.validation]
+            ran |= {place[:2]: place for place in reversed(places) if place in found}
+    networks = [n for n in table.networks if any(network == n for _, network in ran)]
+    there = {dataset for dataset, _ in ran}
+    sizes = (table.initial, table.validation[0], 1000)
+    return [
+        ran.get((dataset, network), (dataset, network, *sizes))
+        for dataset in (table.datasets if ran else ())
+        for network in (networks if dataset in there else [ALL_NETWORKS])
+    ]
+
+
+def _paper_notes(found: Averages, table: PaperTable) -> list[str]:
+    """The trials and error bands of a table of the paper, and where it is not as in the paper."""
+    places = [place for place in _places(found, table) if place in found]
+    absent = [n for n in table.networks if places and n not in {place[1] for place in places}]
+    notes = [f"Not run: {', '.join(absent)}."] if absent else []
+    fewer = {place[3] for place in places} - {table.validation[0]}
+    for rows in sorted(fewer):
+        some = dict.fromkeys(place[0] for place in places if place[3] == rows)
+        notes.append(f"Stopped on {rows} validation rows instead of {table.validation[0]}: {', '.join(some)}.")
+    bands = [cells for place in places if (cells := _bands(found[place]))[0].value is not None]
+    if bands:
+        trials = _span([cells[0].trials for cells in bands], "{:g}")
+        error, churn = (_span([cells[k].value or 0.0 for cells in bands], "{:.2f}") for k in range(2))
+        notes.append(f"{trials} trials. Standard errors, averaged over settings: error {error}, churn {churn} points.")
+    return notes
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    """The least and the largest of some numbers in words."""
+    return " to ".join(dict.fromkeys(form.format(value) for value in (min(values), max(values))))
 
 
 def _least(cells: list[Cell]) -> set[int]:
@@ -342,20 +385,23 @@ def _least(cells: list[Cell]) -> set[int]:
 def error_bands(rows: Iterable[Row] | Averages, variant: Variant, table: PaperTable | None = None) -> Table:
     """Standard errors of error and churn in percent, averaged over all settings of all methods but sticky's."""
     found = averaged(rows, variant)
-    lines = []
     width = 3 if table is None else 2
-    for place in _places(found, table):
-        # The many margins of sticky would outweigh all others.
-        some = [a for s, a in found.get(place, {}).items() if a.trials > 1 and s.strategy not in ("sticky", "within")]
-        trials = min((a.trials for a in some), default=0)
-        cells = [
-            Cell(100 * float(np.mean([getattr(a, name) for a in some])) if some else None, trials)
-            for name in ("accuracy_error", "churn_error")
-        ]
-        lines.append((_labels(place)[:width], cells))
+    lines = [
+        (_labels(place)[:width], _bands(found[place]) if place in found else [NOT_RUN, NOT_RUN])
+        for place in _places(found, table)
+    ]
     caption = f"{table.caption if table else 'All results'}: mean standard errors in percent; {variant_name(variant)}"
     name = f"{table.name if table else 'all'}-errors"
     return Table(name, caption, LABELS[:width], ("error", "churn"), lines, decimals=3)
+
+
+def _bands(settings: Settings) -> list[Cell]:
+    """The mean standard errors of error and churn in percent over the settings with more than one trial."""
+    # The many margins of sticky would outweigh all others.
+    some = [a for s, a in settings.items() if a.trials > 1 and s.strategy not in ("sticky", "within")]
+    trials = min((a.trials for a in some), default=0)
+    names = ("accuracy_error", "churn_error")
+    return [Cell(100 * float(np.mean([getattr(a, name) for a in some])) if some else None, trials) for name in names]
 
 
 def win_counts(table: Table, paper: PaperTable | None = None) -> Table:
@@ -365,11 +411,13 @@ def win_counts(table: Table, paper: PaperTable | None = None) -> Table:
         Cell(100 * sum(i in best for best in scored) / len(scored) if scored else None, len(scored))
         for i in range(len(table.columns))
     ]
-    notes = [f"{len(scored)} of {len(table.rows)} rows can be compared."]
+    notes = [f"{len(scored)} of {paper.size if paper else len(table.rows)} rows can be compared."]
     few = sum(bool(_least(cells)) and any(0 < cell.trials < table.trials for cell in cells) for _, cells in table.rows)
     notes += [f"{few} of them from fewer than {table.trials} trials."] if few else []
-    if paper is not None and paper.distill_best is not None:
-        notes.append(f"The paper: distillation is best in {paper.distill_best:g} %.")
+    if paper is not None:
+        gaps = sum(bool(_least(cells)) and any(cell.value is None for cell in cells) for _, cells in table.rows)
+        notes += [f"In {gaps} of them methods are missing."] if gaps else []
+        notes += [f"The paper: distillation is best {paper.claim}."] if paper.claim else []
     caption = f"Share of rows, in percent, in which a method is best: {table.caption}"
     return Table(f"{table.name}-wins", caption, ("",), table.columns, [(("best",), cells)], decimals=1, notes=notes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -16,7 +16,7 @@ from lowchurn.bench._retraining import Bases, Members, Pool, Retrains, slices
 from lowchurn.bench._segments import FINISHED, Row
 from lowchurn.bench._within import Within, least_margin
 from lowchurn.metrics import decide
-from lowchurn.strategies import Plan, Recipe, Strategy, plan
+from lowchurn.strategies import Plan, Recipe, Strategy, Training, plan
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lowchurn.nets._trained import Trained
 
 COPIES = 12  # of a model's weights that training takes at most: state, start, moments and what is moved about
+DECIDED = 2**25  # decisions by margins that are made at a time
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 NO_TEACHER = "no teacher finished"
@@ -63,12 +64,13 @@ def run_trials(
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """A strategy in one trial, by its place ``i``, and the models that it is made of."""
+    """A strategy in one trial, by its place ``i``, the models that it is made of, and the epochs of their trainings."""
 
     i: int
     strategy: Strategy
     recipe: Recipe
     members: Members
+    epochs: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +95,16 @@ class _Measured:
         """The rows of all strategies of all trials whose base finished."""
         made: dict[str, list[_Made]] = {"model": [], "weights": [], "proba": [], "within": []}
         failed = []
+        known: dict[tuple[int, tuple[Training, ...]], tuple[Members | None, int]] = {}  # many settings share members
         for i in self.bases.good:
             for strategy, recipe in self.plans[i].recipes.items():
-                members = self.retrains.members(i, recipe.members)
+                key = (i, recipe.members)
+                if key not in known:
+                    known[key] = self.retrains.members(i, recipe.members), self.retrains.epochs(i, recipe.trainings)
+                members, epochs = known[key]
                 if members is not None and (members.finished or recipe.of == "model"):
                     of = "within" if isinstance(strategy, Within) else recipe.of
-                    made[of].append(_Made(i, strategy, recipe, members))
+                    made[of].append(_Made(i, strategy, recipe, members, epochs))
                 else:
                     what = "" if recipe.of == "model" else "no member finished: "
                     reason = NO_TEACHER if members is None else members.left_out
@@ -183,14 +189,16 @@ class _Measured:
                     base = self.bases.trained.take(owners).outputs(self.pool.test).softmax(dim=-1)
                 mixed = (1 - lean) * proba + lean * base
             best, gain = _gain(mixed, before)
-            for margin, some in _grouped(alike, lambda each: each[1].recipe.margin).items():
-                index = torch.tensor([k for k, _ in some], device=proba.device)
-                if margin is None:
-                    after = decide(mixed[index])
-                else:
-                    after = torch.where(gain[index] > margin, best[index], before[index])
-                states = [status[k] for k, _ in some]
-                yield from self._rows([one for _, one in some], after.to(self.bases.before.dtype), states)
+            for bare, own in _grouped(alike, lambda each: each[1].recipe.margin is None).items():
+                for some in slices(own, DECIDED / proba.shape[1]):
+                    index = torch.tensor([k for k, _ in some], device=proba.device)
+                    if bare:
+                        after = decide(mixed[index])
+                    else:
+                        margins = gain.new_tensor([cast(float, one.recipe.margin) for _, one in some])
+                        after = torch.where(gain[index] > margins.unsqueeze(1), best[index], before[index])
+                    states = [status[k] for k, _ in some]
+                    yield from self._rows([one for _, one in some], after.to(self.bases.before.dtype), states)
 
     def _within(self, made: list[_Made]) -> Iterator[Row]:
         """Methods under a budget: what is within it on the traffic of a trial and changes most there."""
@@ -262,9 +270,7 @@ class _Measured:
         shares = self._shares(after, [one.i for one in made])
         for k, one in enumerate(made):
             row = self._row(one.i, one.strategy, status[k])
-            found = (self.retrains.at.get((one.i, training)) for training in one.recipe.trainings)
-            row |= {"epochs": int(sum(at[0].epochs[at[1]] for at in found if at is not None))}
-            row |= {"base_accuracy": self.bases.accuracy[one.i], "left_out": one.members.left_out}
+            row |= {"base_accuracy": self.bases.accuracy[one.i], "epochs": one.epochs, "left_out": one.members.left_out}
             if status[k] == FINISHED:
                 row |= {name: float(values[k]) for name, values in shares.items()}
             yield row
@@ -281,7 +287,9 @@ class _Measured:
             counted = (right, changed, changed & self.bases.right[own], changed & right)
             for name, chosen in zip(shares, counted, strict=True):
                 shares[name].append(chosen.sum(dim=1).double() / after.shape[1])
-        return {name: torch.cat(parts).cpu().numpy() for name, parts in shares.items()}
+        # At once, since every answer of a GPU has to be waited for.
+        counts = torch.stack([torch.cat(parts) for parts in shares.values()]).cpu().numpy()
+        return dict(zip(shares, counts, strict=True))
 
     def _row(self, i: int, strategy: Strategy, status: str) -> Row:
         seed = self.bases.draws[i].seed
@@ -312,16 +320,19 @@ def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
+@lru_cache(maxsize=4096)  # the same in all trials
+def _described(strategy: Strategy) -> Row:
+    return {"strategy": strategy.name, "parameters": strategy.parameters, "start": start_of(strategy)}
+
+
 def row_of(data: Data, protocol: Protocol, trial: int, strategy: Strategy, seed: int, status: str) -> Row:
     """A row of which nothing is measured yet."""
     undefined = dict.fromkeys(("accuracy", "churn", "broken", "fixed", "base_accuracy", "validation_loss"))
     return {
         "dataset": data.name,
         **protocol.key,
-        "strategy": strategy.name,
-        "parameters": strategy.parameters,
+        **_described(strategy),
         "trial": trial,
-        "start": start_of(strategy),
         "seed": seed,
         **undefined,
         "epochs": None,

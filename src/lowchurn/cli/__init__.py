@@ -13,12 +13,15 @@ from lowchurn import __version__
 from lowchurn._exits import CODES, DEBUG, run_command
 from lowchurn.cli._audit_options import audit
 from lowchurn.cli._bench import bench_app, data_app
+from lowchurn.cli._compare_options import bless, compare
+from lowchurn.cli._history_options import history
 from lowchurn.cli._retrain import LARGEST_SEED, dial, retrain, score
 
 __all__: list[str] = []
 
 # Names that settings have in Python where the option has another, for the words of errors.
 ALSO = {
+    "bless": {"baseline": "--as"},
     "retrain": {"trusted": "--trust", "random_state": "--seed", "classes": "--class"},
     "dial": {"trusted": "--trust", "strategies": "--strategies", "held_out": "--held-out"},
     "score": {"trusted": "--trust", "classes": "--class"},
@@ -67,6 +70,9 @@ def demo(
 
 
 app.command()(audit)
+app.command(epilog=EXITS)(history)
+app.command()(compare)
+app.command(epilog=EXITS)(bless)
 app.command(epilog=EXITS)(retrain)
 app.command(epilog=EXITS)(dial)
 app.command(epilog=EXITS)(score)

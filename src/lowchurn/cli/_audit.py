@@ -53,7 +53,7 @@ def run_audit(given: Mapping[str, Any]) -> int:
     made: dict[PathLike, bytes | str] = {path: make[name]() for name, path in paths.items()}
     write_files(made)
     console = console_beside(paths.values())
-    _print_summary(console, result, verdict, None if result.fully_labelled else plan, review)
+    print_summary(console, result, verdict, None if result.fully_labelled else plan, review)
     print_written(paths.values(), console)
     return 0 if verdict is None else verdict.exit_code
 
@@ -73,7 +73,8 @@ def _read_arguments(given: Mapping[str, Any]) -> _Asked:
     path = given.get("config", DEFAULT_CONFIG if os.path.isfile(DEFAULT_CONFIG) else None)
     config = {"audit": {}, "gate": {}} if path is None else read_config(path)
     flags = {name: given[name] for name in NAMES if given.get(name) not in (None, [])}
-    gate, limits = _gate(given, config["gate"])
+    wanted, limits = read_limits(given, config["gate"])
+    gate = Gate.from_dict(wanted) if wanted else None
     kept = [name for name in config["audit"] if name not in flags]
     kept += [name for name in dict(_flat(config["gate"], "gate.")) if name not in limits]
     paths = {name: given[name] for name in FILES if name in given}
@@ -81,14 +82,20 @@ def _read_arguments(given: Mapping[str, Any]) -> _Asked:
     if "junit" in paths and gate is None:
         raise ValueError("audit: junit needs limits to judge. Set one, such as max_churn=0.03.")
     frontier = read_frontier(given["frontier"]) if "frontier" in given else None
-    command = shlex.join(["lowchurn", *sys.argv[1:]]) if len(sys.argv) > 1 else Origin.command
-    origin = Origin(command, path, tuple(kept), {} if gate is None else dict(_flat(gate.given, "gate.")))
+    origin = Origin(command_line(), path, tuple(kept), {} if gate is None else dict(_flat(gate.given, "gate.")))
     return _Asked(Settings(**(config["audit"] | flags)), gate, paths, frontier, origin)
 
 
-def _gate(given: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[Gate | None, set[str]]:
+def command_line() -> str:
+    """The command as it was called."""
+    return shlex.join(["lowchurn", *sys.argv[1:]]) if len(sys.argv) > 1 else Origin.command
+
+
+def read_limits(given: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
     """The file's limits, overridden by options; and the names of those that an option gave."""
-    options = {name: given[name] for name in (*LIMITS, "inconclusive") if name in given}
+    options = {
+        name: given[name] for name in (*LIMITS, "inconclusive", "never_break") if given.get(name) not in (None, [])
+    }
     slices = {name: given[f"slice_{name}"] for name in LIMITS if f"slice_{name}" in given}
     limits = dict(table) | options
     if slices:
@@ -99,7 +106,7 @@ def _gate(given: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[Gate | No
         rules = dict(limits.get("slices", {}))
         limits["slices"] = rules | {"*": dict(rules.get("*", {})) | slices}
     named = {f"gate.{name}" for name in options} | {f"gate.slices.*.{name}" for name in slices}
-    return (Gate.from_dict(limits) if limits else None), named
+    return limits, named
 
 
 def _check_paths(given: Mapping[str, Any], paths: Mapping[str, str], config: str | None) -> None:
@@ -128,9 +135,14 @@ def _flat(table: Mapping[str, object], start: str) -> Iterator[tuple[str, object
             yield f"{start}{name}", value
 
 
-def _print_summary(
-    console: Console, result: Audit, verdict: Verdict | None, plan: ReviewPlan | None, review: Review | None
+def print_summary(
+    console: Console,
+    result: Audit,
+    verdict: Verdict | None,
+    plan: ReviewPlan | None = None,
+    review: Review | None = None,
 ) -> None:
+    """Print the figures, then every check with its verdict."""
     console.print(Text(text(result, review)))
     if review is not None:
         print_line(f"  review: {review}", console)

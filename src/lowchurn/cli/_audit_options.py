@@ -69,6 +69,10 @@ def audit(
     inconclusive: Annotated[
         Text, Option(help="What INCONCLUSIVE leads to: fail (exit code 3, default), warn or pass (0).")
     ] = None,
+    never_break: Annotated[
+        Names,
+        Option(help="Slice (country=DE) or id of which no row may go from right to wrong. May be repeated."),
+    ] = None,
     config: Annotated[
         Text, Option(help="TOML file of settings. Default: lowchurn.toml here, where there is one.")
     ] = None,

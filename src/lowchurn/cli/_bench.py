@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +17,10 @@ from typer import Argument, Option
 from lowchurn._exits import tell
 from lowchurn._terminal import printable
 from lowchurn.cli._printing import print_line
+
+if TYPE_CHECKING:
+    from lowchurn.bench._plans import Part
+    from lowchurn.bench._run import Asked
 
 bench_app = typer.Typer(help="Run the paper's experiments; make their tables and figures.", no_args_is_help=True)
 data_app = typer.Typer(help="The data sets of the experiments.", no_args_is_help=True)
@@ -29,11 +35,19 @@ STORE = Path("bench-store")
 
 @bench_app.command("run")
 def run_command(
-    datasets: Annotated[
-        list[str], Argument(help="Data sets or groups, such as openml, mnist-variants, celeba or built-in.")
+    names: Annotated[
+        list[str],
+        Argument(
+            metavar="PLAN | DATASETS...",
+            help="A plan, such as table2, celeba, resnet, imdb or squared, and perhaps data sets of it; or data sets "
+            "or groups, such as openml, mnist-variants or built-in. With --network, celeba and imdb are data sets.",
+        ),
     ],
     store: StoreOption = STORE,
     data: DataOption = None,
+    part: Annotated[
+        list[str] | None, Option(help="Part of the plan, such as convnet-4-1000. May be repeated. Default: all.")
+    ] = None,
     network: Annotated[list[str] | None, Option(help="Network to train, such as fcn-1000. May be repeated.")] = None,
     strategy: Annotated[
         list[str] | None,
@@ -43,9 +57,11 @@ def run_command(
             help="Name of a strategy, or paper (default), dial, sticky, all or budget. May be repeated.",
         ),
     ] = None,
-    start: Annotated[str, Option(help="Where strategies start: warm, cold, both or default.")] = "warm",
+    start: Annotated[
+        str | None, Option(help="Where strategies start: warm, cold, both or default. Default: warm, or the plan's.")
+    ] = None,
     ablation: Annotated[bool, Option("--ablation", help="Run the steps from distillation to anchor.")] = False,
-    trials: Annotated[int, Option(help="Trials of each setting.")] = 100,
+    trials: Annotated[int | None, Option(help="Trials of each setting. Default: 100, or the plan's.")] = None,
     initial: Annotated[
         list[int] | None, Option(help="Rows that the base is trained on. May be repeated. Default: 1000.")
     ] = None,
@@ -53,12 +69,12 @@ def run_command(
         int | None,
         Option(help="Rows on which training is stopped. Default: 100, or 1000 where --initial is at least 10000."),
     ] = None,
-    batch: Annotated[int, Option(help="Rows that are new in the retrain.")] = 1000,
+    batch: Annotated[int | None, Option(help="Rows that are new in the retrain. Default: 1000.")] = None,
     scale: Annotated[bool, Option("--scale", help="Standardise the features.")] = False,
-    patience: Annotated[int, Option(help="Epochs without improvement before a model stops.")] = 5,
-    loss: Annotated[str, Option(help="Loss to train with: log or squared.")] = "log",
-    epochs: Annotated[int, Option(help="Largest number of epochs.")] = 300,
-    seed: Annotated[int, Option(help="Seed of all draws.")] = 0,
+    patience: Annotated[int | None, Option(help="Epochs without improvement before a model stops. Default: 5.")] = None,
+    loss: Annotated[str | None, Option(help="Loss to train with: log (default) or squared.")] = None,
+    epochs: Annotated[int | None, Option(help="Largest number of epochs. Default: 300.")] = None,
+    seed: Annotated[int | None, Option(help="Seed of all draws. Default: 0.")] = None,
     device: Annotated[str, Option(help="Device to train on: auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, Option(help="Precision of the training: float32 or float64.")] = "float32",
     jobs: Annotated[int | None, Option(help="Blocks that are trained at a time.")] = None,
@@ -71,39 +87,66 @@ def run_command(
     """
     from lowchurn.bench._ablation import ablation_settings
     from lowchurn.bench._loading import expand
+    from lowchurn.bench._plans import PLANS, choose_parts
     from lowchurn.bench._protocol import Protocol, check_counts, settings_of
-    from lowchurn.bench._run import outcome, run
-    from lowchurn.bench._store import Store
 
-    counted = {"trials": trials, "validation": validation, "batch": batch, "patience": patience, "epochs": epochs}
-    check_counts("bench run", counted | {"seed": seed, "jobs": jobs, "block": block}, prefix="--")
-    sizes = initial or [1000]
-    for size in sizes:
+    changes: dict[str, Any] = {"patience": patience, "epochs": epochs, "seed": seed}
+    counted = {"trials": trials, "validation": validation, "batch": batch, "jobs": jobs, "block": block}
+    check_counts("bench run", counted | changes, prefix="--")
+    for size in initial or []:
         check_counts("bench run", {"initial": size}, prefix="--")
+    options = {"device": device, "dtype": dtype, "jobs": jobs, "block": block, "retry_failed": retry_failed}
+    if names[0] in PLANS and not network and not ablation:
+        own = {"initial": initial, "validation": validation, "batch": batch, "scale": scale, "loss": loss}
+        if wrong := [name for name, value in own.items() if value]:
+            raise ValueError(f"bench run: --{wrong[0]} is part of a plan, such as {names[0]}. Leave it out.")
+        chosen: dict[str, Any] = {"parts": part or [], "datasets": names[1:], "strategies": strategy or []}
+        parts = choose_parts(names[0], trials=trials, start=start, **chosen, **changes)
+        _run_all(store, data, _planned(names[0], parts, data), options)
+        return
+    if part:
+        raise ValueError("bench run: --part is for plans, such as table2. Leave it out.")
+    changes |= {"batch": batch, "scale": scale, "loss": loss}
+    given = {name: value for name, value in changes.items() if value is not None}
 
     def protocol(name: str, size: int) -> Protocol:
         stopped_on = (1000 if size >= 10000 else 100) if validation is None else validation
-        return Protocol(name, size, stopped_on, batch, scale, patience, loss, epochs, seed)
+        return Protocol(name, size, stopped_on, **given)
 
-    protocols = [protocol(name, size) for name in network or ["fcn-1000"] for size in sizes]
+    protocols = [protocol(name, size) for name in network or ["fcn-1000"] for size in initial or [1000]]
+    start = start or "warm"
     settings = ablation_settings(start) if ablation else settings_of(strategy or ["paper"], start)
-    place, names = Store(store), expand(datasets)
-    counts = run(
-        place,
-        names,
-        protocols,
-        settings,
-        trials,
-        data=data,
-        device=device,
-        dtype=dtype,
-        jobs=jobs,
-        block=block,
-        retry_failed=retry_failed,
-        tell=print_line,
-    )
+    _run_all(store, data, [(expand(names), protocols, settings, trials or 100)], options)
+
+
+def _planned(plan: str, parts: list[Part], data: Path | None) -> Iterator[Asked]:
+    """What a plan asks for, part by part; data sets are read once."""
+    from lowchurn.bench._plans import works
+
+    ran = False
+    for part, protocol, datasets in works(parts, data, print_line):
+        print_line(f"{plan}, {part.name}: {', '.join(one.name for one in datasets)}; {part.trials} trials")
+        yield datasets, [protocol], part.settings, part.trials
+        ran = True
+    if not ran:
+        raise ValueError(
+            f"bench run: no data set of {plan} is here, or none has enough rows. Get them with `lowchurn data fetch` "
+            "on a machine with internet, then give --data DIR or set LOWCHURN_DATA."
+        )
+
+
+def _run_all(store: Path, data: Path | None, asked: Iterable[Asked], options: dict[str, Any]) -> None:
+    """Run everything that is asked for, and tell how it went."""
+    from lowchurn.bench._run import outcome, run
+    from lowchurn.bench._store import Store
+
+    place, done = Store(store), []
+    counts: Counter[str] = Counter()
+    for datasets, protocols, settings, trials in asked:
+        counts.update(run(place, datasets, protocols, settings, trials, data=data, tell=print_line, **options))
+        done.append((datasets, protocols, settings, trials))
     print_line(f"{counts['new']} new rows, {counts['failed']} failed, {counts['there']} were there.")
-    found = outcome(place, names, protocols, settings, trials)
+    found = outcome(place, done)
     if found.failed and not found.finished:
         tell("error", f"bench run: none of {found.failed} rows is finished; the first {found.reason}", "bold red")
         raise typer.Exit(1)

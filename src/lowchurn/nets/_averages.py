@@ -11,10 +11,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lowchurn._checks import check_number, to_numpy
-from lowchurn.nets._stacks import State
+from lowchurn.nets._stacks import ResnetStack, State
 from lowchurn.nets._trained import FINISHED, Numbers, Trained, as_pool, gather
+from lowchurn.nets.networks import Resnet
 
 ELEMENTS_AT_ONCE = 2**27  # of weights that are summed, which is done in float64
+MODELS_AT_ONCE = 16  # of residual networks, whose running statistics are computed anew
 
 
 def average(
@@ -99,13 +101,34 @@ def average(
             "weights, but X is None. Give the training rows."
         )
     pool = as_pool(X, trained.settings)
-    for k in mixed:
-        own = pool if rows is None else pool[torch.as_tensor(to_numpy(rows[k]), device=pool.device)]
-        module = result.module(k).to(pool.device)
-        renew_statistics(module, own, trained.settings.batch_size)
-        for name, value in module.named_buffers():
-            result.state[name][k] = value
+    every = torch.arange(len(pool), device=pool.device)
+    own = {k: every if rows is None else torch.as_tensor(to_numpy(rows[k]), device=pool.device) for k in mixed}
+    _renew(result, pool, own)
     return result
+
+
+def _renew(result: Trained, pool: torch.Tensor, own: dict[int, torch.Tensor]) -> None:
+    """Compute the running statistics of some models anew, each on its own rows; residual networks some at a time."""
+    settings, template = result.settings, result.template
+    if type(template) is not Resnet:
+        for k, rows in own.items():
+            module = result.module(k).to(pool.device)
+            renew_statistics(module, pool[rows], settings.batch_size)
+            for name, value in module.named_buffers():
+                result.state[name][k] = value
+        return
+    alike: dict[int, list[int]] = {}
+    for k, rows in own.items():
+        alike.setdefault(len(rows), []).append(k)
+    for members in (
+        some[i : i + MODELS_AT_ONCE] for some in alike.values() for i in range(0, len(some), MODELS_AT_ONCE)
+    ):
+        state = result.take(members).state
+        buffers = {name: state.pop(name) for name, _ in template.named_buffers()}
+        stack = ResnetStack(template, state, buffers, settings)
+        stack.renew_statistics(pool, torch.stack([own[k] for k in members]))
+        for name, value in stack.buffers.items():
+            result.state[name][members] = value
 
 
 def _check(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
 from lowchurn.nets._averages import blend
-from lowchurn.nets._random import uniforms
+from lowchurn.nets._random import START, stream, uniforms
 from lowchurn.nets._stacks import Settings, State
 from lowchurn.nets._tasks import Task
 from lowchurn.nets._trained import gather
@@ -69,16 +70,24 @@ def fresh_state(network: Factory, template: nn.Module, seeds: torch.Tensor, dtyp
                 state[name] = torch.full(shape, constant, device=seeds.device, dtype=dtype)
                 continue
             state[name] = torch.empty(shape, device=seeds.device, dtype=dtype)
-            size = max(1, ELEMENTS_AT_ONCE // parameter.numel())
-            for first in range(0, len(seeds), size):
-                draw = uniforms(seeds[first : first + size], part, parameter.numel())
-                state[name][first : first + size] = ((2 * draw - 1) * limit + constant).view(-1, *parameter.shape)
+            _draw(seeds, part, limit, constant, state[name].flatten(1))
         return state
     modules = [dict(_reset(network, seed).named_parameters()) for seed in seeds.tolist()]
     return {
         name: torch.stack([own[name].detach() for own in modules]).to(seeds.device, dtype)
         for name, _ in template.named_parameters()
     }
+
+
+def _draw(seeds: torch.Tensor, part: int, limit: float, constant: float, out: torch.Tensor) -> None:
+    """Fill ``out`` (K, count) with each model's draws for one parameter: uniform in +-limit around the constant."""
+    if seeds.is_cuda and importlib.util.find_spec("triton"):
+        from lowchurn.nets._kernels.draws_gpu import spread_uniforms
+
+        return spread_uniforms(stream(seeds, START, part), limit, constant, out)
+    size = max(1, ELEMENTS_AT_ONCE // out.shape[1])
+    for some, own in zip(seeds.split(size), out.split(size), strict=True):
+        own.copy_((2 * uniforms(some, part, out.shape[1]) - 1) * limit + constant)
 
 
 def _reset(network: Factory, seed: int) -> nn.Module:

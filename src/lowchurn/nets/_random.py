@@ -11,6 +11,8 @@ import math
 import torch
 
 SHUFFLE, MATE, START, TWIN, MIX = range(5)  # what a draw is for; each purpose has its own stream
+ATTEMPTS = 4  # at a time, since to ask whether all are accepted is to wait for a GPU
+Part = int | torch.Tensor
 
 
 def _signed(value: int) -> int:
@@ -34,10 +36,11 @@ def scramble(x: torch.Tensor) -> torch.Tensor:
     return x ^ _shift_right(x, 31)
 
 
-def stream(seeds: torch.Tensor, purpose: int, part: int) -> torch.Tensor:
-    """A key for each seed (K,) for one purpose and part of it (such as an epoch or a parameter)."""
+def stream(seeds: torch.Tensor, purpose: int, part: Part) -> torch.Tensor:
+    """A key for each seed (K,) for one purpose and part of it: an epoch or a parameter, or one for each seed."""
     key = scramble(seeds * _GOLDEN + _GOLDEN)
-    return scramble(key + _signed((purpose * 2**32 + part + 1) * _GOLDEN))
+    number = purpose * 2**32 + part + 1
+    return scramble(key + (_signed(number * _GOLDEN) if isinstance(number, int) else number * _GOLDEN))
 
 
 def bits(keys: torch.Tensor, count: int) -> torch.Tensor:
@@ -46,8 +49,8 @@ def bits(keys: torch.Tensor, count: int) -> torch.Tensor:
     return scramble(keys.unsqueeze(1) + positions * _GOLDEN)
 
 
-def shuffles(seeds: torch.Tensor, epoch: int, rows: int, purpose: int = SHUFFLE) -> torch.Tensor:
-    """A permutation of 0 .. rows - 1 for each model in this epoch, shape (K, rows)."""
+def shuffles(seeds: torch.Tensor, epoch: Part, rows: int, purpose: int = SHUFFLE) -> torch.Tensor:
+    """A permutation of 0 .. rows - 1 for each model in an epoch, or in one of its own: shape (K, rows)."""
     return torch.argsort(bits(stream(seeds, purpose, epoch), rows), dim=1, stable=True)
 
 
@@ -62,7 +65,7 @@ def twin_seeds(seeds: torch.Tensor) -> torch.Tensor:
     return stream(seeds, TWIN, 0)
 
 
-def mixup_shares(seeds: torch.Tensor, alphas: torch.Tensor, epoch: int, steps: int) -> torch.Tensor:
+def mixup_shares(seeds: torch.Tensor, alphas: torch.Tensor, epoch: Part, steps: int) -> torch.Tensor:
     """The share of the first of two mixed batches, drawn from Beta(alpha, alpha) for each step: shape (K, steps)."""
     # A Beta draw is the first of two Gamma draws over their sum.
     alphas = alphas.to(seeds.device, torch.float64).unsqueeze(1)
@@ -78,15 +81,15 @@ def _log_gammas(keys: torch.Tensor, shapes: torch.Tensor, count: int) -> torch.T
     c = 1 / torch.sqrt(9 * d)
     result = torch.full((len(keys), count), math.nan, device=keys.device, dtype=torch.float64)
     attempt = 0
-    while bool(result.isnan().any()):  # a draw is rejected in less than one of twenty attempts
-        hashed = _positive_uniforms(scramble(keys + _signed((attempt + 1) * _GOLDEN)), 3 * count)
+    while attempt == 0 or attempt % ATTEMPTS or bool(result.isnan().any()):  # one of twenty is rejected at most
+        attempt += 1
+        hashed = _positive_uniforms(scramble(keys + _signed(attempt * _GOLDEN)), 3 * count)
         u, v, w = (part.contiguous() for part in hashed.chunk(3, dim=1))  # a stride may change a logarithm's last bit
         normal = torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * math.pi * v)
         base = 1 + c * normal
         cube = torch.where(base > 0, base, 1.0) ** 3
         accepted = (base > 0) & (torch.log(w) < 0.5 * normal**2 + d * (1 - cube + torch.log(cube)))
         result = torch.where(result.isnan() & accepted, torch.log(d * cube), result)
-        attempt += 1
     boost = _positive_uniforms(scramble(keys + _signed(-_GOLDEN)), count)
     return result + torch.log(boost) / shapes
 

@@ -216,16 +216,16 @@ def _check_task(who: str, task: Task, pool_rows: int, shapes: Shapes, seen: dict
 
 def _check_start(who: str, value: object, shapes: Shapes) -> bool:
     """Whether the weights are those of this network; others would be trained in its place or broadcast."""
-    state = value
+    state, models = value, 0  # axes in front of those of the network
     if isinstance(value, tuple):
         trained, model = value if len(value) == 2 else (None, None)
         if not isinstance(trained, Trained) or not isinstance(model, int | np.integer) or not 0 <= model < len(trained):
             raise ValueError(f"{who} must be a training and the number of one of its models, or a state dict.")
-        state = {name: weights[0] for name, weights in trained.state.items()}
+        state, models = trained.state, 1
     if not isinstance(state, dict) or not all(isinstance(weights, torch.Tensor) for weights in state.values()):
         raise ValueError(f"{who} must be a training and the number of one of its models, or a dict of tensors.")
     for name, shape in shapes:
-        found = tuple(state[name].shape) if name in state else None
+        found = tuple(state[name].shape[models:]) if name in state else None
         if found != shape:
             raise ValueError(
                 f"{who} must be weights of the same network: {name} has shape {shape}, got "

@@ -17,10 +17,13 @@ from torch import nn
 from lowchurn._checks import check_choice, check_number, check_whole
 from lowchurn.nets._initial_weights import Factory, initial_weights, make_template
 from lowchurn.nets._memory import free_memory, in_words
-from lowchurn.nets._stacks import Settings, State, make_stack
+from lowchurn.nets._stacks import Settings, State, copies_held, make_stack
+from lowchurn.nets._streams import in_turn
 from lowchurn.nets._tasks import Task, check_tasks
 from lowchurn.nets._trained import FINISHED, INTERRUPTED, Numbers, Trained, TrainingInterrupted, as_pool
 from lowchurn.nets._training_data import TrainingData
+
+AT_ONCE = ("cuda",)  # devices on which tasks that cannot share a stack are trained at the same time
 
 
 def train(
@@ -74,7 +77,8 @@ def train(
     dtype : {"float32", "float64"}
         Of weights and data.
     precision : {"auto", "float32", "bfloat16", "tf32"}
-        Of products on a GPU: "auto" is bfloat16 for convnets and full float32 accuracy for the rest.
+        Of products on a GPU: "auto" is bfloat16 for convnets, residual networks and transformers (rows of at most 256
+        tokens), and full float32 accuracy for the rest.
     memory_limit : float, optional
         Bytes that a stack may take; more models are trained in several stacks, one after the other. By default
         60 % of the GPU's free memory, or 25 % of the machine's. The results of all models are not part of it.
@@ -135,7 +139,8 @@ def train(
     pool = as_pool(X, settings)
     tasks = check_tasks(tasks, len(pool), {name: tuple(p.shape) for name, p in template.named_parameters()})
     classes = tasks[0].targets.shape[1]  # type: ignore[union-attr]
-    sizes = _Sizes(template, settings, classes, pool[0].numel() + _check_output(template, pool, classes))
+    row = pool[0].numel() + _check_output(template, pool, classes)
+    sizes = _Sizes(template, settings, classes, copies_held(template, generic) * row)
     groups = _alike(tasks)
     if memory_limit is None or settings.device.type == "cpu":  # a GPU may be shared by runs that give memory back
         sizes.check(groups, len(tasks))
@@ -144,8 +149,9 @@ def train(
     run = _Run(network, pool, tasks, _Stopping(epochs, patience, restore_best), generic, trained)
     with _progress_bar(len(tasks), progress) as advance:
         try:
-            for chunk in sizes.chunks(groups, memory_limit):
-                run.train_chunk(chunk, advance)
+            queues = sizes.queues(groups, memory_limit)
+            run.result()  # made before the work goes on in several streams
+            in_turn([run.train_chunks(chunks, advance) for chunks in queues], settings.device)
         except KeyboardInterrupt:
             raise TrainingInterrupted(run.result()) from None
     return run.result()
@@ -173,12 +179,12 @@ def _alike(tasks: list[Task]) -> dict[_Kind, list[int]]:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """How much memory trainings of one network take; ``row`` counts the numbers of one row in a forward pass."""
+    """How much memory trainings of one network take; ``row`` counts the numbers that are held of one row."""
 
     template: nn.Module
     settings: Settings
     classes: int
-    row: int
+    row: float
 
     @property
     def weights(self) -> int:
@@ -188,7 +194,8 @@ class _Sizes:
         """A generous estimate of what one model needs while it trains."""
         item = self.settings.dtype.itemsize
         data = (kind.rows + kind.held_out) * (4 * 8 + (4 if kind.limited else 2) * item * (self.classes + 1))
-        return (item * (6 * self.weights + 8 * self.settings.batch_size * self.row) + data) * (2 if kind.twins else 1)
+        held = item * (6 * self.weights + math.ceil(self.settings.batch_size * self.row))
+        return (held + data) * (2 if kind.twins else 1)
 
     def check(self, groups: dict[_Kind, list[int]], models: int) -> None:
         """Refuse what cannot fit: the system ends a process that takes more memory than there is."""
@@ -200,15 +207,23 @@ class _Sizes:
                 f"but {in_words(free)} is free on {self.settings.device}. Train fewer at a time, or a smaller network."
             )
 
-    def chunks(self, groups: dict[_Kind, list[int]], limit: float | None) -> Iterator[list[int]]:
-        """Tasks that can share a stack, as many at a time as the limit in bytes allows."""
+    def queues(self, groups: dict[_Kind, list[int]], limit: float | None) -> list[list[list[int]]]:
+        """Chunks of tasks that can share a stack, as many tasks at a time as the limit in bytes allows.
+
+        Where groups are trained at the same time, each has a queue of its own and its part of the limit. All are in one
+        queue on a CPU, and where a part does not suffice for one model.
+        """
         if limit is None:
             free = free_memory(self.settings.device)
             limit = (0.6 if self.settings.device.type == "cuda" else 0.25) * (2**32 if free is None else free)
+        part = min(1.0, limit / sum(len(members) * self.bytes_of(kind) for kind, members in groups.items()))
+        apart = self.settings.device.type in AT_ONCE and all(part * len(members) >= 1 for members in groups.values())
+        queues: list[list[list[int]]] = []
         for kind, members in groups.items():
-            size = max(1, int(limit // self.bytes_of(kind)))
-            for first in range(0, len(members), size):
-                yield members[first : first + size]
+            size = max(1, int(part * len(members) if apart else limit // self.bytes_of(kind)))
+            chunks = [members[first : first + size] for first in range(0, len(members), size)]
+            queues = [*queues, chunks] if apart else [[*(queues[0] if queues else []), *chunks]]
+        return queues
 
 
 @dataclass(frozen=True)
@@ -241,60 +256,64 @@ class _Run:
                 trained.state[name] = torch.zeros((len(trained), *value.shape), device=device, dtype=kind)
         return trained
 
-    def train_chunk(self, members: list[int], advance: Callable[[int, int], None]) -> None:
-        """Train the models of one stack until the last of them has stopped."""
+    def train_chunks(self, chunks: list[list[int]], advance: Callable[[int, int], None]) -> Iterator[None]:
+        """Train chunk after chunk."""
+        for chunk in chunks:
+            yield from self.train_chunk(chunk, advance)
+
+    def train_chunk(self, members: list[int], advance: Callable[[int, int], None]) -> Iterator[None]:
+        """Train the models of one stack until the last of them has stopped; goes aside while a GPU trains an epoch."""
         tasks, template, settings = [self.tasks[i] for i in members], self.trained.template, self.trained.settings
         data = TrainingData(tasks, self.pool, settings)
         stack = make_stack(template, *initial_weights(self.network, template, tasks, settings), settings, self.generic)
-        active = torch.tensor(members)
-        best = torch.full((len(members),), math.inf, device=settings.device, dtype=torch.float64)
-        waited = torch.zeros_like(best, dtype=torch.int64)
+        active, best, waited = np.array(members), np.full(len(members), math.inf), np.zeros(len(members), dtype=int)
         kept: State = {}  # the weights of the best epoch, where these are wanted
         for epoch in range(1, self.stopping.epochs + 1):
             stack.train_epoch(data.batches(epoch - 1))
             loss = data.validation_loss(stack)
-            improved = loss < best
-            best, waited = torch.where(improved, loss, best), torch.where(improved, 0, waited + 1)
+            yield
+            last = loss.cpu().numpy()  # all that a GPU is waited for in an epoch
+            improved = last < best
+            best, waited = np.where(improved, last, best), np.where(improved, 0, waited + 1)
             if self.stopping.restore_best:
-                kept = _updated(kept, data.twins.first_state(stack.state()), improved)
-            stopped = (waited >= self.stopping.patience) | ~torch.isfinite(loss)
-            leaving = stopped.cpu() if epoch < self.stopping.epochs else torch.ones(len(active), dtype=torch.bool)
+                kept = _updated(kept, data.twins.first_state(stack.state()), _on(loss.device, np.flatnonzero(improved)))
+            leaving = (waited >= self.stopping.patience) | ~np.isfinite(last) | (epoch == self.stopping.epochs)
             advance(int(leaving.sum()), epoch)
             if leaving.any():
                 state = kept or data.twins.first_state(stack.state())
-                self._collect(state, active, leaving, loss, best if kept else loss, epoch)
+                self._collect(state, active, leaving, last, best if kept else last, epoch)
                 del state  # or it would keep the weights of models that left
                 if leaving.all():
                     return
-                active, stay = active[~leaving], torch.nonzero(~leaving).flatten().to(settings.device)
-                best, waited = best[stay], waited[stay]
+                active, best, waited = active[~leaving], best[~leaving], waited[~leaving]
+                stay = _on(loss.device, np.flatnonzero(~leaving))
                 kept = {name: value[stay] for name, value in kept.items()}
                 data.keep(stay)
                 stack.keep(data.twins.models(stay))
             data.steer(stack)
 
     def _collect(
-        self,
-        state: State,
-        active: torch.Tensor,
-        leaving: torch.Tensor,
-        last: torch.Tensor,
-        loss: torch.Tensor,
-        epoch: int,
+        self, state: State, active: np.ndarray, leaving: np.ndarray, last: np.ndarray, loss: np.ndarray, epoch: int
     ) -> None:
         """Take the models that leave out of the stack into the result."""
-        trained, who, index = self.result(), active[leaving], torch.nonzero(leaving).flatten().to(last.device)
+        trained, who = self.result(), active[leaving]
+        device = trained.settings.device
+        index, place = _on(device, np.flatnonzero(leaving)), _on(device, who)
         for name, value in state.items():
-            trained.state[name][who.to(last.device)] = value[index]
-        trained.epochs[who.numpy()] = epoch
-        trained.loss[who.numpy()] = loss[index].cpu().numpy()
-        for i, finite in zip(who.tolist(), torch.isfinite(last[index]).tolist(), strict=True):
-            failed = f"failed: validation loss is not finite after epoch {epoch}"
+            trained.state[name][place] = value[index]
+        trained.epochs[who], trained.loss[who] = epoch, loss[leaving]
+        failed = f"failed: validation loss is not finite after epoch {epoch}"
+        for i, finite in zip(who, np.isfinite(last[leaving]), strict=True):
             trained.status[i] = FINISHED if finite else failed
 
 
+def _on(device: torch.device, index: np.ndarray) -> torch.Tensor:
+    """Positions as a tensor on a device, without waiting for what it does."""
+    return torch.from_numpy(index).to(device, non_blocking=True)
+
+
 def _updated(kept: State, now: State, improved: torch.Tensor) -> State:
-    """The kept weights with those of models that improved put in their place."""
+    """The kept weights with those of models that improved, by their positions, put in their place."""
     if not kept:
         return {name: value.clone() for name, value in now.items()}
     for name, value in now.items():

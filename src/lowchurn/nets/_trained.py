@@ -120,8 +120,9 @@ class Trained:
         return self._stack
 
     def _rows_at_once(self, pool: torch.Tensor) -> int:
-        """Rows that all models together can take in about 2 GB."""
-        return max(1, min(len(pool), 2**31 // (len(self) * self._ready().row_bytes(pool))))
+        """Rows that all models together can take in about 2 GB; not fewer than a batch, which they are trained on."""
+        size = 2**31 // (len(self) * self._ready().row_bytes(pool))
+        return max(1, min(len(pool), max(size, self.settings.batch_size)))
 
 
 def gather(name: str, origins: Sequence[Origin | None], out: torch.Tensor) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from lowchurn._charts import Axis, Chart, Key, Mark, Panel, count_text, percent_text, root_ticks, ticks
 from lowchurn._display import interval_text, share_text
+from lowchurn._estimates import Estimate
 from lowchurn.audit import Audit
 from lowchurn.audit._inference import Slice
 from lowchurn.audit._result import Shift
@@ -43,17 +44,16 @@ class Forest:
     """The vertical lines behind all rows, as places for the style: they are drawn once, not in each row."""
 
 
-def forests(audit: Audit) -> list[Forest]:
-    """Change in accuracy, where it is known, and changed decisions."""
+def forests(slices: Sequence[Slice], churn: Estimate, change: Estimate) -> list[Forest]:
+    """Change in accuracy, where it is known, and changed decisions; beside slices the figures of all rows."""
     made = []
-    change = audit.accuracy_change
     if change.defined:
         caption = (
             f"In points, with its interval. Left of zero is worse; dashed: all rows, {share_text(change.value, True)}."
         )
-        made.append(_forest("Change in accuracy", caption, audit.slices, "accuracy_change", change.value))
-    caption = f"Share of rows, with its interval; dashed: all rows, {share_text(audit.churn.value)}."
-    return [*made, _forest("Changed decisions", caption, audit.slices, "churn", audit.churn.value)]
+        made.append(_forest("Change in accuracy", caption, slices, "accuracy_change", change.value))
+    caption = f"Share of rows, with its interval; dashed: all rows, {share_text(churn.value)}."
+    return [*made, _forest("Changed decisions", caption, slices, "churn", churn.value)]
 
 
 def _forest(title: str, caption: str, slices: Sequence[Slice], quantity: str, overall: float) -> Forest:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lowchurn.audit import Audit
 
+LONGEST = 600  # characters of a cell
 # Heads of what the audit adds to a row's own columns.
 OURS = {
     "old": "old decision",
@@ -29,10 +30,13 @@ class Flips:
 
 def changed_rows(audit: Audit) -> Flips:
     """The examples that the audit kept."""
-    columns = list(audit.flips[0]) if audit.flips else []
-    labelled = "label" in columns
+    runs = audit.coverage is not None  # their items have a kind, and perhaps no answers
+    columns = list(dict.fromkeys(name for flip in audit.flips for name in flip if not (runs and name == "kind")))
+    labelled = runs or "label" in columns
     heads = [*(["kind"] if labelled else []), *map(_head, columns)]
-    rows = [(_kind(flip), [_cell(value) for value in flip.values()]) for flip in audit.flips]
+    rows = [
+        (str(flip["kind"]) if runs else _kind(flip), [cell(flip.get(name)) for name in columns]) for flip in audit.flips
+    ]
     return Flips(heads, rows, labelled, audit.whole.n["changed"])
 
 
@@ -41,8 +45,10 @@ def _head(name: str) -> str:
     return OURS.get(name) or (f"{name} (column)" if name in {*OURS.values(), "kind"} else name)
 
 
-def _cell(value: object) -> tuple[str, str | None]:
+def cell(value: object) -> tuple[str, str | None]:
+    """A value as text and, of a number, as what to sort by."""
     shown = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    shown = shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}..."
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return shown, repr(value) if number else None
 

@@ -15,7 +15,7 @@ from lowchurn._display import interval_text
 from lowchurn._files import write_file
 from lowchurn._html import package_text, render
 from lowchurn._tried import read_tried, value_and_interval
-from lowchurn.audit import Audit, Verdict
+from lowchurn.audit import Audit, History, Verdict
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit._result import Shift
 from lowchurn.audit._review import Review, ReviewPlan
@@ -23,6 +23,7 @@ from lowchurn.audit._summary import HEADLINES, figures, headline, p_equals, p_te
 from lowchurn.report._figures import flip_matrix, forests, moves_chart, shift_chart
 from lowchurn.report._flips import changed_rows
 from lowchurn.report._frontier import frontier_view
+from lowchurn.report._history import history_page
 
 MOST_TABLE_SLICES = 500
 MOST_CHECKS = 200
@@ -45,7 +46,7 @@ SECTIONS = {
 }
 
 
-def write_html(path: str | Path, audit: Audit, verdict: Verdict | None = None, **extras: Any) -> None:
+def write_html(path: str | Path, audit: Audit | History, verdict: Verdict | None = None, **extras: Any) -> None:
     """Write :func:`html_page` to a file, whole or not at all.
 
     Examples
@@ -64,19 +65,20 @@ def write_html(path: str | Path, audit: Audit, verdict: Verdict | None = None, *
 
 
 def html_page(
-    audit: Audit,
+    audit: Audit | History,
     verdict: Verdict | None = None,
     *,
     plan: ReviewPlan | None = None,
     review: Review | None = None,
     frontier: object = None,
-    title: str = "Model audit",
+    title: str | None = None,
 ) -> str:
-    """The audit as one HTML page that needs nothing else.
+    """An audit or a history of releases as one HTML page that needs nothing else.
 
     Parameters
     ----------
-    audit : Audit
+    audit : Audit or History
+        Of a history the page takes no more than a title.
     verdict : Verdict, optional
         The judgement of the gate.
     plan : ReviewPlan, optional
@@ -91,7 +93,8 @@ def html_page(
         ``dial`` (0 for the new model, 1 for the base), ``models`` that answer every row, ``chosen``, and intervals
         such as ``churn_interval`` or ``churn_low`` and ``churn_high``. Settings on a curve get a slider. Without any
         accuracy the page shows churn along the curves.
-    title : str, default "Model audit"
+    title : str, optional
+        By default "Model audit", "Evaluation runs" of a comparison of runs, or "Model history".
 
     Examples
     --------
@@ -103,6 +106,10 @@ def html_page(
     >>> "identical to the base" in page
     True
     """
+    if isinstance(audit, History):
+        if any(extra is not None for extra in (verdict, plan, review, frontier)):
+            raise ValueError("report: the page of a history takes a title only; limits are judged by an audit.")
+        return history_page(audit, title or "Model history", policy=_policy())
     tried = read_tried(frontier, None if verdict is None else verdict.gate.max_churn)
     # What is missing leaves no section.
     absent = {
@@ -117,7 +124,7 @@ def html_page(
         "verdict": verdict,
         "review": review,
         "plan": audit.review_plan() if plan is None else plan,
-        "title": title,
+        "title": title or ("Model audit" if audit.coverage is None else "Evaluation runs"),
         "sections": {name: heading for name, heading in SECTIONS.items() if not absent.get(name)},
         "policy": _policy(),
         "level": f"{audit.confidence:.0%}",
@@ -160,7 +167,7 @@ def _audited(audit: Audit) -> dict[str, object]:
             "title": title,
             "source": getattr(source, side),
             "table": made[side],
-            "rows": getattr(audit.rows, side),
+            "rows": getattr(source, side).rows,
             "decision": made[f"decision_{side}"],
         }
         for title, side in (("Base (old)", "old"), ("Candidate (new)", "new"))
@@ -183,7 +190,7 @@ def _value(value: object) -> str:
 
 def _figures(audit: Audit) -> dict[str, object]:
     cards = [
-        (what, value, interval.strip("()"))
+        (what if audit.coverage is None else what.replace("decisions", "outcomes"), value, interval.strip("()"))
         for name, what in CARDS.items()
         for value, interval in [value_and_interval(getattr(audit, name), signed=name == "accuracy_change")]
         if getattr(audit, name).defined
@@ -216,7 +223,7 @@ def _slices(audit: Audit) -> dict[str, object]:
         for s in audit.drivers[:MOST_DRIVERS]
     ]
     return {
-        "forests": forests(audit) if audit.slices else [],
+        "forests": forests(audit.slices, audit.churn, audit.accuracy_change) if audit.slices else [],
         "slice_heads": heads,
         "slice_rows": rows,
         "slice_caption": caption,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -249,6 +249,12 @@ def check_names(who: str, cls: type[Strategy], names: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise unknown_name(who, "parameter", name, known)
+
+
+def targets_of(strategies: Sequence[Strategy], onehot: Any, base_proba: Any) -> list[Array]:
+    """What each of several strategies aims at on the same rows, which are checked once."""
+    onehot, base_proba = check_proba("targets", "onehot", onehot), check_proba("targets", "base_proba", base_proba)
+    return [strategy._targets(onehot, base_proba if strategy.needs_base else onehot) for strategy in strategies]
 
 
 def member_seed(seed: int, member: int) -> int:

@@ -8,13 +8,20 @@ import torch
 from torch import nn
 
 from lowchurn.nets._stacks._convnet import ConvnetStack
+from lowchurn.nets._stacks._convnet_gpu import GpuConvnetStack
 from lowchurn.nets._stacks._fcn import CpuFcnStack, GpuFcnStack
 from lowchurn.nets._stacks._module import ModuleStack
+from lowchurn.nets._stacks._resnet import ResnetStack
 from lowchurn.nets._stacks._stack import Batches, Settings, Stack, State
 from lowchurn.nets._stacks._transformer import TransformerStack
-from lowchurn.nets.networks import Convnet, Fcn, Transformer
+from lowchurn.nets.networks import Convnet, Fcn, Resnet, Transformer
 
-__all__ = ["Batches", "Settings", "Stack", "State", "make_stack"]
+__all__ = ["Batches", "ResnetStack", "Settings", "Stack", "State", "copies_held", "make_stack"]
+
+
+def copies_held(module: nn.Module, generic: bool) -> float:
+    """How often a stack in training holds each number of a forward pass; a generous estimate."""
+    return 1.5 if type(module) is Resnet and not generic else 8
 
 
 def make_stack(module: nn.Module, params: State, buffers: State, settings: Settings, generic: bool = False) -> Stack:
@@ -28,10 +35,17 @@ def make_stack(module: nn.Module, params: State, buffers: State, settings: Setti
             exact = settings.dtype == torch.float32
             if settings.device.type == "cuda" and narrow and exact and _installed("triton"):
                 return GpuFcnStack(params, settings)
-        if type(module) is Convnet and (settings.device.type == "cpu" or _installed("triton")):
+        if type(module) is Convnet:
+            fast = settings.device.type == "cuda" and settings.dtype == torch.float32 and _installed("triton")
+            # The kernels hold the windows of all channels and the rows of a batch at once.
+            few = module.shape[2] <= 4 and settings.batch_size <= 128
+            if fast and few and settings.precision in ("auto", "bfloat16"):
+                return GpuConvnetStack(params, settings)
             return ConvnetStack(params, settings)
         if type(module) is Transformer:
             return TransformerStack(module, params, settings)
+        if type(module) is Resnet:
+            return ResnetStack(module, params, buffers, settings)
     return ModuleStack(module, params, buffers, settings)
 
 

@@ -1,186 +1,94 @@
 """Stacks of convolutional networks: hand-written forward and backward passes with a leading model axis.
 
-Two ways compute the same convolutions. In plain torch, windows are copied once per step (im2col) and every product is a
-``bmm`` over models: any device, any floating dtype. On a GPU, Triton kernels read the windows straight from the
-activation, with relu and pooling fused in, and the largest layer's gradient goes into Adam without being stored.
-
-On a GPU, products run in bfloat16 with float32 accumulation; weights, moments, the last layer and the loss stay in
-float32. ``docs/performance.md`` shows that this changes results by less than another seed does.
+Plain torch on any device and in any floating dtype: windows are copied once per step (im2col) and every product is a
+``bmm`` over models.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from lowchurn.nets._stacks._stack import FlatParameters, FlatStack, Settings, State
+from lowchurn.nets._stacks._stack import FlatStack
 
 SIDE = 5  # both convolutions are 5 x 5
-LARGEST = "dense1.weight"  # most of the parameters; last in the flat buffer, so that a fused kernel can take it alone
 
 
 class Block(NamedTuple):
     """What the backward pass needs of a convolution, its relu and its pooling."""
 
-    inputs: torch.Tensor
-    columns: torch.Tensor | None  # the windows of the inputs, where they are stored
+    columns: torch.Tensor  # the windows of the inputs
     which: torch.Tensor  # the winners of the pooling
     size: tuple[int, int]  # height and width before the pooling
 
 
 class Dense(NamedTuple):
-    """What the backward pass needs of the dense layers: their inputs, the last one's also in full precision."""
+    """What the backward pass needs of the dense layers: their inputs."""
 
     flat: torch.Tensor
     hidden1: torch.Tensor
     hidden2: torch.Tensor
-    exact: torch.Tensor
 
 
 class ConvnetStack(FlatStack):
     """K networks of :func:`~lowchurn.nets.networks.convnet`."""
 
-    def __init__(self, params: State, settings: Settings) -> None:
-        self.kernels: ModuleType | None = None
-        fast = settings.device.type == "cuda" and settings.dtype == torch.float32
-        if fast and settings.precision in ("auto", "bfloat16"):
-            from lowchurn.nets._kernels import conv_gpu
-
-            self.kernels = conv_gpu
-        super().__init__({name: params[name] for name in sorted(params, key=lambda name: name == LARGEST)}, settings)
-
-    @property
-    def compute(self) -> torch.dtype:
-        """The precision of the products."""
-        return torch.bfloat16 if self.kernels else self.layout.flat.dtype
-
-    def _lay_out(self, layout: FlatParameters) -> None:
-        super()._lay_out(layout)
-        # Weights rounded to the precision of the products, as a flat buffer and as views by name.
-        self.rounded = None if self.compute == layout.flat.dtype else layout.flat.to(self.compute)
-        self.low = self.views if self.rounded is None else layout.views(self.rounded)
-
-    @cached_property
-    def gradient(self) -> torch.Tensor:
-        """Room for the gradient of all weights; the kernels never store that of the largest layer."""
-        flat = self.layout.flat
-        return torch.zeros_like(flat[: self.layout.offsets[LARGEST]] if self.kernels else flat)
-
-    # forward
-
     def _conv_block(self, x: torch.Tensor, name: str, pad: int, record: bool) -> tuple[torch.Tensor, Block]:
         """Convolution, bias, relu and pooling, and what the backward pass needs of them."""
-        weight, bias = self.low[f"{name}.weight"].flatten(1, 3), self.low[f"{name}.bias"]
         models, rows, height, width, _ = x.shape
         high, wide = height + 2 * pad - SIDE + 1, width + 2 * pad - SIDE + 1
-        columns = None
-        if self.kernels:
-            out = x.new_empty(models, rows, high // 2, wide // 2, weight.shape[-1])
-            which = torch.empty(out.shape, device=x.device, dtype=torch.uint8)
-            self.kernels.conv_pool_forward(x, weight, bias, out, which, pad, f"forward{name[-1]}")
-        else:
-            columns = im2col(x, pad)
-            y = torch.baddbmm(bias.unsqueeze(1), columns, weight)
-            out, which = relu_pool(y.view(models, rows, high, wide, -1), record)
-        return out, Block(x, columns if record else None, which, (high, wide))
+        columns = im2col(x, pad)
+        weight = self.params[f"{name}.weight"].flatten(1, 3)
+        y = torch.baddbmm(self.params[f"{name}.bias"].unsqueeze(1), columns, weight)
+        out, which = relu_pool(y.view(models, rows, high, wide, -1), record)
+        return out, Block(columns if record else columns.new_empty(0), which, (high, wide))
 
     def _forward(self, x: torch.Tensor, record: bool) -> tuple[torch.Tensor, Block, Block, Dense]:
         """Logits, and what the backward pass needs of each layer, which is whole with ``record`` only."""
-        low = self.low
-        x = x.to(self.compute).contiguous()
         x, block1 = self._conv_block(x, "conv1", SIDE // 2, record)
         x, block2 = self._conv_block(x, "conv2", 0, record)
-        flat = x.flatten(2)  # height, width, channel: Keras' order
-        hidden1 = torch.baddbmm(low["dense1.bias"].unsqueeze(1), flat, low[LARGEST]).relu_()
-        hidden2 = torch.baddbmm(low["dense2.bias"].unsqueeze(1), hidden1, low["dense2.weight"]).relu_()
-        exact = hidden2.to(self.settings.dtype)
-        logits = torch.baddbmm(self.params["dense3.bias"].unsqueeze(1), exact, self.params["dense3.weight"])
-        return logits, block1, block2, Dense(flat, hidden1, hidden2, exact)
+        dense = self._dense_layers(x.flatten(2))  # height, width, channel: Keras' order
+        return self._product("dense3", dense.hidden2), block1, block2, dense
+
+    def _dense_layers(self, flat: torch.Tensor) -> Dense:
+        hidden1 = self._product("dense1", flat).relu_()
+        return Dense(flat, hidden1, self._product("dense2", hidden1).relu_())
+
+    def _product(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(self.params[f"{name}.bias"].unsqueeze(1), x, self.params[f"{name}.weight"])
 
     @torch.no_grad()
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.shape[1]
-        size = self.settings.batch_size
-        if self.kernels and rows % size:
-            # Kernels are compiled for one number of rows: pad instead of compiling for another.
-            x = F.pad(x, (0, 0) * (x.ndim - 2) + (0, -rows % size))
-        parts = [self._forward(part, record=False)[0] for part in (x.split(size, dim=1) if self.kernels else [x])]
-        return torch.cat(parts, dim=1)[:, :rows]
-
-    # backward
+        return self._forward(x, record=False)[0]
 
     @torch.no_grad()
     def step(
         self, x: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, coupling: torch.Tensor | None
     ) -> None:
-        rows = x.shape[1]
-        if self.kernels and rows != self.settings.batch_size:
-            x = F.pad(x, (0, 0) * (x.ndim - 2) + (0, self.settings.batch_size - rows))
         logits, block1, block2, dense = self._forward(x, record=True)
-        slope = torch.zeros_like(logits)  # padded rows push nowhere
-        slope[:, :rows] = self.slope(logits[:, :rows], targets, weights, coupling)
-        back1 = self._dense_gradients(slope, dense)
-        pooled = torch.bmm(back1, self.low[LARGEST].mT)
-        if self.kernels:
-            self._fused_gradients(self.kernels, pooled, block1, block2)
-            self._fused_adam(self.kernels, dense.flat, back1)
-        else:
-            pooled = self._plain_gradients("conv2", pooled, block2)
-            pooled = torch.bmm(pooled, self.low["conv2.weight"].flatten(1, 3).mT)
-            self._plain_gradients("conv1", col2im(pooled, block2.inputs.shape), block1)
-            torch.bmm(dense.flat.mT, back1, out=self.slopes[LARGEST])
-            self.adam({"flat": self.gradient})
+        slope = self.slope(logits, targets, weights, coupling)
+        back = self._dense_gradients("dense3", slope, dense.hidden2).mul_(dense.hidden2 > 0)
+        back = self._dense_gradients("dense2", back, dense.hidden1).mul_(dense.hidden1 > 0)
+        pooled = self._conv_gradients("conv2", self._dense_gradients("dense1", back, dense.flat), block2)
+        columns = torch.bmm(pooled, self.params["conv2.weight"].flatten(1, 3).mT)
+        self._conv_gradients("conv1", col2im(columns, block1.which.shape), block1)
+        self.adam({"flat": self.gradient})
 
-    def _dense_gradients(self, slope: torch.Tensor, dense: Dense) -> torch.Tensor:
-        """Fill in the dense layers' gradients but the largest one; return the gradient at its outputs."""
-        exact = self.settings.dtype
-        torch.bmm(dense.exact.mT, slope, out=self.slopes["dense3.weight"])
-        torch.sum(slope, 1, out=self.slopes["dense3.bias"])
-        back2 = torch.bmm(slope, self.params["dense3.weight"].mT).to(self.compute).mul_(dense.hidden2 > 0)
-        bmm_into(self.slopes["dense2.weight"], dense.hidden1.mT, back2)
-        torch.sum(back2, 1, dtype=exact, out=self.slopes["dense2.bias"])
-        back1 = torch.bmm(back2, self.low["dense2.weight"].mT).mul_(dense.hidden1 > 0)
-        torch.sum(back1, 1, dtype=exact, out=self.slopes["dense1.bias"])
-        return back1
+    def _dense_gradients(self, name: str, slope: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        """Fill in a dense layer's gradients; return the one at its inputs."""
+        torch.sum(slope, 1, out=self.slopes[f"{name}.bias"])
+        torch.bmm(inputs.mT, slope, out=self.slopes[f"{name}.weight"])
+        return torch.bmm(slope, self.params[f"{name}.weight"].mT)
 
-    def _fused_gradients(self, kernels: ModuleType, pooled: torch.Tensor, block1: Block, block2: Block) -> None:
-        high, wide = block2.size
-        pooled = pooled.view(block2.which.shape)
-        models, rows, channels = *pooled.shape[:2], pooled.shape[-1]
-        # A dropped odd row or column is never written, hence the zeros then.
-        make = pooled.new_zeros if high % 2 or wide % 2 else pooled.new_empty
-        spread = make(models, rows, high, wide, channels)
-        kernels.unpool(pooled, block2.which, spread)
-        torch.sum(pooled.view(models, -1, channels), 1, dtype=self.settings.dtype, out=self.slopes["conv2.bias"])
-        weight = self.low["conv2.weight"].flatten(1, 3)
-        kernels.conv_weight_grad(block2.inputs, spread, self.slopes["conv2.weight"].view(weight.shape))
-        back = torch.empty_like(block2.inputs)
-        kernels.conv_input_grad(spread, weight, block1.which, back)
-        part = kernels.first_conv_weight_grad(block1.inputs, back, block1.which, SIDE // 2, SIDE).sum(1)
-        self.slopes["conv1.weight"].flatten(1, 3).copy_(part[:, :-1])
-        self.slopes["conv1.bias"].copy_(part[:, -1])
-
-    def _plain_gradients(self, name: str, pooled: torch.Tensor, block: Block) -> torch.Tensor:
+    def _conv_gradients(self, name: str, pooled: torch.Tensor, block: Block) -> torch.Tensor:
         """Fill in a convolution's gradients; return the one before its pooling."""
-        assert block.columns is not None
         which = block.which
         spread = unpool(pooled.view(which.shape), which, *block.size).view(which.shape[0], -1, which.shape[-1])
         torch.sum(spread, 1, out=self.slopes[f"{name}.bias"])
         torch.bmm(block.columns.mT, spread, out=self.slopes[f"{name}.weight"].flatten(1, 3))
         return spread
-
-    def _fused_adam(self, kernels: ModuleType, flat: torch.Tensor, at_flat: torch.Tensor) -> None:
-        """Adam over all but the largest layer, then over that layer, whose gradient is ``flat.mT @ at_flat``."""
-        rate, split = self.rate(), self.layout.offsets[LARGEST]
-        buffers = [self.layout.flat, *(moment["flat"] for moment in self.moments)]
-        assert self.rounded is not None
-        kernels.adam(*(buffer[:split] for buffer in buffers), self.gradient, rate, self.rounded[:split])
-        largest = [self.layout.views(buffer)[LARGEST] for buffer in buffers]
-        kernels.dense_grad_adam(flat, at_flat, *largest, rate, self.low[LARGEST])
 
 
 def im2col(x: torch.Tensor, pad: int) -> torch.Tensor:
@@ -227,11 +135,3 @@ def unpool(pooled: torch.Tensor, which: torch.Tensor, height: int, width: int) -
     for quarter in range(4):
         spread[:, :, quarter // 2 : high : 2, quarter % 2 : wide : 2] = pooled * (which == quarter)
     return spread
-
-
-def bmm_into(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """``out <- a @ b`` over models, accumulated in ``out``'s precision where the hardware allows it."""
-    if a.dtype == out.dtype:
-        torch.bmm(a, b, out=out)
-    else:
-        out.copy_(torch.bmm(a, b))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import abc
 import copy
 import math
-from dataclasses import dataclass
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -46,23 +48,51 @@ class Batches:
     mix: torch.Tensor | None = None  # (K, steps), the share of the first in each batch
     coupling: torch.Tensor | None = None  # (K / 2,): models 2p and 2p + 1 are twins with this share between them
 
-    def batch(self, step: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Inputs (K, B, ...), targets (K, B, m) and weights (K, B) of one step; the last one may be partial."""
+    def step(self, step: int, size: int) -> Batches:
+        """One step of the epoch; the last one may be smaller."""
         part = slice(step * size, (step + 1) * size)
-        first = self._take(self.order[:, part])
         if self.mate is None or self.mix is None:
-            return first
-        share = self.mix[:, step]
-        mixed = []
-        for one, other in zip(first, self._take(self.mate[:, part]), strict=True):
-            s = share.view(-1, *[1] * (one.ndim - 1)).to(one.dtype)
-            mixed.append(s * one + (1 - s) * other)
-        return mixed[0], mixed[1], mixed[2]
+            return replace(self, order=self.order[:, part])
+        return replace(self, order=self.order[:, part], mate=self.mate[:, part], mix=self.mix[:, step : step + 1])
 
-    def _take(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def batch(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Inputs (K, B, ...), targets (K, B, m) and weights (K, B) of what is one step."""
+        x = self.pool[self.rows.gather(1, self.order)]
+        if self.mate is not None:
+            x = self._mixed(x, self.pool[self.rows.gather(1, self.mate)])
+        return x, *self.labels()
+
+    def labels(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Targets (K, B, m) and weights (K, B) of what is one step."""
+        targets, weights = self._take(self.order)
+        if self.mate is None:
+            return targets, weights
+        other_targets, other_weights = self._take(self.mate)
+        return self._mixed(targets, other_targets), self._mixed(weights, other_weights)
+
+    def _mixed(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        assert self.mix is not None
+        share = self.mix.view(-1, *[1] * (one.ndim - 1))
+        if not one.is_floating_point():
+            # Token ids become whole again, as in the paper's code, where the table's lookup rounds them down.
+            return (other + share * (one - other)).to(one.dtype)
+        share = share.to(one.dtype)
+        return share * one + (1 - share) * other
+
+    def copy(self) -> Batches:
+        """The same in memory of its own; the pool is shared."""
+        own = {name: value.clone() for name, value in vars(self).items() if name != "pool" and value is not None}
+        return replace(self, **own)
+
+    def take(self, other: Batches, names: Sequence[str]) -> None:
+        """Overwrite some of the tensors, those that are there."""
+        for name in names:
+            if (own := getattr(self, name)) is not None:
+                own.copy_(getattr(other, name))
+
+    def _take(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         wide = positions.unsqueeze(-1).expand(-1, -1, self.targets.shape[-1])
-        x = self.pool[self.rows.gather(1, positions)]
-        return x, self.targets.gather(1, wide), self.weights.gather(1, positions)
+        return self.targets.gather(1, wide), self.weights.gather(1, positions)
 
 
 class Stack(abc.ABC):
@@ -134,15 +164,53 @@ class Stack(abc.ABC):
         return {**self.params, **self.buffers}
 
 
-class StepStack(Stack):
-    """A stack that trains batch by batch: forward to logits, the loss's gradient there, backward, Adam."""
+class RecordableStack(Stack):
+    """A stack that trains step by step; on a GPU, a step may be recorded as a CUDA graph."""
+
+    recordable = False  # whether a step on a GPU reads nothing from the host but what `step_size` has on the device
+    recorded: RecordedStep | None = None
+    outdated: RecordedStep | None = None  # of more models; the next one takes its memory
 
     def train_epoch(self, batches: Batches) -> None:
-        size = self.settings.batch_size
-        for step in range(math.ceil(batches.order.shape[1] / size)):
-            x, targets, weights = batches.batch(step, size)
+        size, rows = self.settings.batch_size, batches.order.shape[1]
+        if self.recorded is not None:
+            self.recorded.inputs.take(batches, ("rows", "targets", "weights", "coupling"))
+        for number in range(math.ceil(rows / size)):
+            part = batches.step(number, size)
             self.steps += 1
-            self.step(x, targets, weights, batches.coupling)
+            if self.recordable:
+                self.step_size.fill_(self.rate())
+            if self.recorded is not None and part.order.shape[1] == size:
+                self.recorded.replay(part)
+                continue
+            self.train_step(part)
+            if self.recordable and self.recorded is None and part.order.shape[1] == size:
+                self.recorded = RecordedStep(self, part, self.outdated)  # after a step that has made all that it needs
+                self.outdated = None
+
+    @abc.abstractmethod
+    def train_step(self, batches: Batches) -> None:
+        """One Adam step of every model on what is one step of its epoch."""
+
+    @cached_property
+    def step_size(self) -> torch.Tensor:
+        """Adam's step size on the device."""
+        return torch.zeros((), device=self.settings.device)
+
+    def keep(self, index: torch.Tensor) -> None:
+        self.forget_step()
+        super().keep(index)
+
+    def forget_step(self) -> None:
+        """Record a step anew, since the weights will lie elsewhere."""
+        self.recorded, self.outdated = None, self.recorded or self.outdated
+
+
+class StepStack(RecordableStack):
+    """A stack of networks that take inputs (K, B, ...): forward to logits, the loss's gradient, backward, Adam."""
+
+    def train_step(self, batches: Batches) -> None:
+        self.step(*batches.batch(), batches.coupling)
 
     @abc.abstractmethod
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
@@ -178,6 +246,38 @@ class StepStack(Stack):
             self.weights[name].addcdiv_(m, v.sqrt().add_(EPSILON), value=-rate)
 
 
+class RecordedStep:
+    """One step of a stack as a CUDA graph: launched as one, where its kernels one by one would keep the CPU busy.
+
+    The kernels are the same, and so are the results. The inputs of a step are copied to where the graph reads them.
+    A graph keeps the memory of its step, which the next graph of the same stack (``earlier``) takes over.
+    """
+
+    recording = threading.Lock()  # one at a time, since the memory of all graphs comes from one allocator
+
+    def __init__(self, stack: RecordableStack, batches: Batches, earlier: RecordedStep | None = None) -> None:
+        self.inputs = batches.copy()
+        self.graph = torch.cuda.CUDAGraph()
+        now, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        aside.wait_stream(now)
+        with self.recording, torch.cuda.stream(aside):
+            free, total = torch.cuda.mem_get_info()
+            if 4 * free < total:  # while a step is recorded, nothing can be given back, and this would be too late
+                torch.cuda.empty_cache()
+            pool = None if earlier is None else earlier.graph.pool()
+            self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                stack.train_step(self.inputs)
+            finally:
+                self.graph.capture_end()
+        now.wait_stream(aside)
+
+    def replay(self, batches: Batches) -> None:
+        """Train on the batch of one step."""
+        self.inputs.take(batches, ("order", "mate", "mix"))
+        self.graph.replay()
+
+
 class FlatParameters:
     """Parameters of K models in one flat buffer, name by name: Adam runs over all at once, products over each."""
 
@@ -206,9 +306,9 @@ class FlatParameters:
 class FlatStack(StepStack):
     """A stack whose weights, moments and gradients lie in flat buffers, each under the name "flat"."""
 
-    def __init__(self, params: State, settings: Settings) -> None:
+    def __init__(self, params: State, settings: Settings, buffers: State | None = None) -> None:
         self._lay_out(FlatParameters(params))
-        super().__init__({"flat": self.layout.flat}, settings)
+        super().__init__({"flat": self.layout.flat}, settings, buffers)
 
     def _lay_out(self, layout: FlatParameters) -> None:
         self.layout, self.views = layout, layout.views(layout.flat)
@@ -230,9 +330,12 @@ class FlatStack(StepStack):
         return self.layout.views(self.gradient)
 
     def keep(self, index: torch.Tensor) -> None:
+        self.forget_step()
         views = self.layout.views
         kept = []
         for tensors in (self.weights, *self._made_moments()):
             kept.append(FlatParameters({name: view[index] for name, view in views(tensors["flat"]).items()}))
             tensors["flat"] = kept[-1].flat
+        for name, value in self.buffers.items():
+            self.buffers[name] = value[index]
         self._lay_out(kept[0])

@@ -1,24 +1,132 @@
-"""Stacks of one-block transformers: one forward pass with a leading model axis, backward by autograd."""
+"""Stacks of one-block transformers, in two ways that compute the same.
+
+In plain torch, one forward pass has a leading model axis and autograd goes backward: any device, any floating dtype. On
+a GPU in bfloat16, both passes are written by hand: batched products, and Triton kernels for what lies between them.
+Products accumulate in float32; weights, moments, tokens, normalisations, the last layer and the loss stay in float32.
+"""
 
 from __future__ import annotations
+
+import importlib.util
+from functools import cached_property
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from lowchurn.nets._stacks._stack import FlatStack, Settings, State
+from lowchurn.nets._stacks._stack import Batches, FlatParameters, FlatStack, Settings, State
 from lowchurn.nets.networks import Transformer
 
-TABLE = "token.weight"
+TABLE = "token.weight"  # most of the parameters; last in the flat buffer, so that a fused kernel can take it alone
+
+
+class Block(NamedTuple):
+    """What the backward pass of the kernels needs: inputs and outputs of each layer, (K, B * T, ...)."""
+
+    tokens: torch.Tensor
+    qkv: torch.Tensor
+    kept: torch.Tensor | None  # what the kernels keep of attention
+    attended: torch.Tensor
+    out: torch.Tensor
+    middle: torch.Tensor  # behind the first normalisation
+    hidden: torch.Tensor
+    fed: torch.Tensor
+    pooled: torch.Tensor  # (K, B, width), in full precision
 
 
 class TransformerStack(FlatStack):
     """K networks of :func:`~lowchurn.nets.networks.transformer`, each with its own table of tokens."""
 
     def __init__(self, module: Transformer, params: State, settings: Settings) -> None:
-        super().__init__(params, settings)
         self.heads, self.vocabulary = module.heads, module.vocabulary
-        half = settings.device.type == "cuda" and settings.precision == "bfloat16"
+        self.kernels: ModuleType | None = None
+        gpu = settings.device.type == "cuda"
+        fast = gpu and settings.dtype == torch.float32 and settings.precision in ("auto", "bfloat16")
+        if fast and importlib.util.find_spec("triton"):
+            from lowchurn.nets._kernels import transformer_gpu
+
+            if transformer_gpu.fits(module.token.weight.shape[1], module.length):
+                self.kernels = transformer_gpu
+        half = self.kernels or (gpu and settings.precision == "bfloat16")
         self.compute = torch.bfloat16 if half else settings.dtype
+        super().__init__({name: params[name] for name in sorted(params, key=lambda name: name == TABLE)}, settings)
+
+    @property
+    def recordable(self) -> bool:  # type: ignore[override]
+        return self.kernels is not None
+
+    def _lay_out(self, layout: FlatParameters) -> None:
+        super()._lay_out(layout)
+        if self.kernels:  # weights rounded to the precision of the products, all but the table
+            self.rounded = layout.flat[: layout.offsets[TABLE]].to(self.compute)
+            self.low = layout.views(self.rounded)
+
+    @cached_property
+    def gradient(self) -> torch.Tensor:
+        """Room for the gradient of all weights; the kernels never store that of the table."""
+        flat = self.layout.flat
+        return torch.zeros_like(flat[: self.layout.offsets[TABLE]] if self.kernels else flat)
+
+    def train_epoch(self, batches: Batches) -> None:
+        if self.steps == 0:
+            self._check(batches.pool)
+        super().train_epoch(batches)
+
+    def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        self._check(pool)
+        return super().logits(pool, rows)
+
+    def _check(self, pool: torch.Tensor) -> None:
+        """Refuse what is not in the tables: it would be read from those of the next model."""
+        least, most = (int(value) for value in pool.aminmax())
+        if least < 0 or most >= self.vocabulary:
+            wrong = least if least < 0 else most
+            raise ValueError(f"train: tokens must be in 0 .. {self.vocabulary - 1}, the vocabulary, got {wrong}.")
+        length = self.params["position.weight"].shape[1]
+        if pool.shape[1] > length:
+            raise ValueError(
+                f"train: rows must have at most {length} tokens, the network's length, got {pool.shape[1]}."
+            )
+
+    @torch.no_grad()
+    def outputs(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kernels:
+            return self._head(self._fused_forward(self.kernels, x, record=False).pooled, self.params)
+        return self._forward(self._tokens(x)[1], self.params)
+
+    def step(
+        self, x: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, coupling: torch.Tensor | None
+    ) -> None:
+        if self.kernels:
+            with torch.no_grad():
+                block = self._fused_forward(self.kernels, x, record=True)
+                slope = self.slope(self._head(block.pooled, self.params), targets, weights, coupling)
+                self._fused_step(self.kernels, x, block, slope)
+            return
+        places, tokens = self._tokens(x)
+        tokens = tokens.detach().requires_grad_()
+        leaves = {name: view.detach().requires_grad_() for name, view in self.params.items() if name != TABLE}
+        with torch.enable_grad():
+            logits = self._forward(tokens, leaves)
+        slope = self.slope(logits.detach(), targets, weights, coupling)
+        of_tokens, *gradients = torch.autograd.grad(logits, [tokens, *leaves.values()], slope)
+        with torch.no_grad():
+            for name, gradient in zip(leaves, gradients, strict=True):
+                self.slopes[name].copy_(gradient)
+            self.slopes[TABLE].zero_()
+            table = self.slopes[TABLE].flatten(0, 1)
+            of_tokens = of_tokens.reshape(-1, table.shape[-1])
+            if table.is_cuda:  # sorted, so that equal tokens are added in the same order every time
+                table.index_put_((places,), of_tokens, accumulate=True)
+            else:
+                table.index_add_(0, places, of_tokens)
+            self.adam({"flat": self.gradient})
+
+    def _head(self, pooled: torch.Tensor, params: State) -> torch.Tensor:
+        return torch.baddbmm(params["head.bias"].unsqueeze(1), pooled, params["head.weight"])
+
+    # plain torch
 
     def _tokens(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Places in the flattened tables, and the rows there (K, B, T, width)."""
@@ -42,30 +150,77 @@ class TransformerStack(FlatStack):
         x = (tokens.to(self.compute) + position).view(models, rows * length, width)
         qkv = dense(x, "qkv").view(models * rows, length, 3, self.heads, width)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
-        x = norm(x + dense(attended.reshape(models, rows * length, -1), "out"), "norm1")
+        if tokens.is_cuda:  # the gradient of torch's attention does not repeat there
+            attended = torch.softmax(q @ k.mT * width**-0.5, dim=-1) @ v
+        else:
+            attended = F.scaled_dot_product_attention(q, k, v)
+        x = norm(x + dense(attended.transpose(1, 2).reshape(models, rows * length, -1), "out"), "norm1")
         x = norm(x + dense(dense(x, "ff1").relu(), "ff2"), "norm2")
         pooled = x.view(models, rows, length, width).mean(2, dtype=self.settings.dtype)
-        return torch.baddbmm(params["head.bias"].unsqueeze(1), pooled, params["head.weight"])
+        return self._head(pooled, params)
 
-    @torch.no_grad()
-    def outputs(self, x: torch.Tensor) -> torch.Tensor:
-        return self._forward(self._tokens(x)[1], self.params)
+    # with kernels
 
-    def step(
-        self, x: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, coupling: torch.Tensor | None
-    ) -> None:
-        places, tokens = self._tokens(x)
-        tokens = tokens.detach().requires_grad_()
-        leaves = {name: view.detach().requires_grad_() for name, view in self.params.items() if name != TABLE}
-        with torch.enable_grad():
-            logits = self._forward(tokens, leaves)
-        slope = self.slope(logits.detach(), targets, weights, coupling)
-        of_tokens, *gradients = torch.autograd.grad(logits, [tokens, *leaves.values()], slope)
-        with torch.no_grad():
-            for name, gradient in zip(leaves, gradients, strict=True):
-                self.slopes[name].copy_(gradient)
-            self.slopes[TABLE].zero_()
-            table = self.slopes[TABLE].flatten(0, 1)
-            table.index_add_(0, places, of_tokens.reshape(-1, table.shape[-1]))
-            self.adam({"flat": self.gradient})
+    def _fused_forward(self, kernels: ModuleType, ids: torch.Tensor, record: bool) -> Block:
+        low, exact = self.low, self.params
+        models, rows, length = ids.shape
+        width = exact[TABLE].shape[-1]
+        x = torch.empty(models, rows, length, width, device=ids.device, dtype=self.compute)
+        kernels.embed(ids.contiguous(), exact[TABLE], exact["position.weight"], x)
+        x = x.flatten(1, 2)
+        qkv = torch.bmm(x, low["qkv.weight"])
+        attended, kept = kernels.attention(qkv, exact["qkv.bias"], length, self.heads, record)
+        out = torch.bmm(attended, low["out.weight"])
+        middle = torch.empty_like(x)
+        norm = (exact["norm1.weight"], exact["norm1.bias"])
+        kernels.add_norm(x, out, exact["out.bias"], *norm, middle, length)
+        hidden = torch.bmm(middle, low["ff1.weight"])
+        kernels.bias_relu(hidden, exact["ff1.bias"], length)
+        fed = torch.bmm(hidden, low["ff2.weight"])
+        pooled = torch.empty(models, rows, width, device=ids.device)
+        norm = (exact["norm2.weight"], exact["norm2.bias"])
+        kernels.add_norm(middle, fed, exact["ff2.bias"], *norm, pooled, length)
+        return Block(x, qkv, kept, attended, out, middle, hidden, fed, pooled)
+
+    def _fused_step(self, kernels: ModuleType, ids: torch.Tensor, block: Block, slope: torch.Tensor) -> None:
+        """Gradients of all layers, the last one first, and Adam."""
+        low, exact, length = self.low, self.params, ids.shape[2]
+        torch.bmm(block.pooled.mT, slope, out=self.slopes["head.weight"])
+        torch.sum(slope, 1, out=self.slopes["head.bias"])
+        back = torch.bmm(slope, exact["head.weight"].mT)
+        back, sums = kernels.add_norm_grad(
+            block.middle, block.fed, exact["ff2.bias"], exact["norm2.weight"], back, length
+        )
+        self._take(sums, "norm2.weight", "norm2.bias", "ff2.bias")
+        self.slopes["ff2.weight"].copy_(torch.bmm(block.hidden.mT, back))
+        of_hidden = torch.bmm(back, low["ff2.weight"].mT)
+        self.slopes["ff1.bias"].copy_(kernels.relu_grad(block.hidden, of_hidden, length))
+        self.slopes["ff1.weight"].copy_(torch.bmm(block.middle.mT, of_hidden))
+        back.baddbmm_(of_hidden, low["ff1.weight"].mT)
+        back, sums = kernels.add_norm_grad(
+            block.tokens, block.out, exact["out.bias"], exact["norm1.weight"], back, length
+        )
+        self._take(sums, "norm1.weight", "norm1.bias", "out.bias")
+        self.slopes["out.weight"].copy_(torch.bmm(block.attended.mT, back))
+        of_attended = torch.bmm(back, low["out.weight"].mT)
+        of_qkv, sums = kernels.attention_grad(
+            block.qkv, exact["qkv.bias"], block.kept, block.attended, of_attended, length, self.heads
+        )
+        self.slopes["qkv.bias"].copy_(sums)
+        self.slopes["qkv.weight"].copy_(torch.bmm(block.tokens.mT, of_qkv))
+        back.baddbmm_(of_qkv, low["qkv.weight"].mT)
+        torch.sum(
+            back.unflatten(1, (-1, length)), 1, dtype=torch.float32, out=self.slopes["position.weight"][:, :length]
+        )
+        self._fused_adam(kernels, ids, back)
+
+    def _take(self, sums: torch.Tensor, *names: str) -> None:
+        for i, name in enumerate(names):
+            self.slopes[name].copy_(sums[:, i])
+
+    def _fused_adam(self, kernels: ModuleType, ids: torch.Tensor, back: torch.Tensor) -> None:
+        rate, split = self.step_size, self.layout.offsets[TABLE]
+        buffers = [self.layout.flat, *(moment["flat"] for moment in self.moments)]
+        kernels.adam(self.gradient, *(buffer[:split] for buffer in buffers), self.rounded, rate)
+        tables = [self.layout.views(buffer)[TABLE] for buffer in buffers]
+        kernels.token_adam(*tables, kernels.sorted_tokens(ids, self.vocabulary), back, rate)

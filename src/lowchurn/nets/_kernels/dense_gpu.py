@@ -1,0 +1,260 @@
+"""Triton kernels for the dense layers of K networks of one shape at once, and for Adam.
+
+With 32 rows a step, a large dense layer is bound by the memory of its weights and moments: these kernels read and write
+each of them once. Its weights are kept as two halves of 16 bits: the upper one is the weight in bfloat16, which the products
+read, and both together are the weight in float32, exactly.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
+
+KERAS_ADAM = {"B1": BETA1, "B2": BETA2, "EPS": EPSILON}
+
+
+@triton.jit
+def _dense_relu(
+    x_ptr, w_ptr, bias_ptr, out_ptr, rows, N_IN: tl.constexpr, N_OUT: tl.constexpr, BR: tl.constexpr, BJ: tl.constexpr,
+    BK: tl.constexpr,
+):  # fmt: skip
+    """relu(x W + bias) of one tile of one model."""
+    model = tl.program_id(1).to(tl.int64)
+    PARTS: tl.constexpr = (N_OUT + BJ - 1) // BJ
+    j = (tl.program_id(0) % PARTS) * BJ + tl.arange(0, BJ)
+    r = (tl.program_id(0) // PARTS) * BR + tl.arange(0, BR)
+    x_base = x_ptr + model * N_IN * rows
+    w_base = w_ptr + model * (N_IN * N_OUT)
+    acc = tl.zeros((BR, BJ), tl.float32)
+    for k0 in range(0, N_IN, BK):
+        k = k0 + tl.arange(0, BK)
+        x = tl.load(x_base + r[:, None] * N_IN + k[None, :], mask=(r < rows)[:, None] & (k < N_IN)[None, :], other=0.0)
+        w = tl.load(
+            w_base + k[:, None] * N_OUT + j[None, :], mask=(k < N_IN)[:, None] & (j < N_OUT)[None, :], other=0.0
+        )
+        acc = tl.dot(x, w, acc)
+    bias = tl.load(bias_ptr + model * N_OUT + j, mask=j < N_OUT, other=0.0).to(tl.float32)
+    out = tl.maximum(acc + bias[None, :], 0.0).to(out_ptr.dtype.element_ty)
+    at = model * N_OUT * rows + r[:, None] * N_OUT + j[None, :]
+    tl.store(out_ptr + at, out, mask=(r < rows)[:, None] & (j < N_OUT)[None, :])
+
+
+@triton.jit
+def _head(
+    x_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr, hidden_ptr, logits_ptr, rows, N_IN: tl.constexpr, N_HIDDEN: tl.constexpr,
+    M: tl.constexpr, BR: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """Two dense layers with a relu between them: the first in bfloat16, the second in float32."""
+    model = tl.program_id(1).to(tl.int64)
+    r = tl.program_id(0) * BR + tl.arange(0, BR)
+    h = tl.arange(0, BH)
+    acc = tl.zeros((BR, BH), tl.float32)
+    for k0 in range(0, N_IN, BK):
+        k = k0 + tl.arange(0, BK)
+        x_at = model * N_IN * rows + r[:, None] * N_IN + k[None, :]
+        x = tl.load(x_ptr + x_at, mask=(r < rows)[:, None] & (k < N_IN)[None, :], other=0.0)
+        w_at = model * (N_IN * N_HIDDEN) + k[:, None] * N_HIDDEN + h[None, :]
+        w = tl.load(w2_ptr + w_at, mask=(k < N_IN)[:, None] & (h < N_HIDDEN)[None, :], other=0.0)
+        acc = tl.dot(x, w, acc)
+    bias = tl.load(b2_ptr + model * N_HIDDEN + h, mask=h < N_HIDDEN, other=0.0).to(tl.float32)
+    hidden = tl.maximum(acc + bias[None, :], 0.0).to(hidden_ptr.dtype.element_ty)
+    at = model * N_HIDDEN * rows + r[:, None] * N_HIDDEN + h[None, :]
+    tl.store(hidden_ptr + at, hidden, mask=(r < rows)[:, None] & (h < N_HIDDEN)[None, :])
+    exact = hidden.to(tl.float32)
+    for c0 in range(0, M, BM):
+        c = c0 + tl.arange(0, BM)
+        w3_at = model * (N_HIDDEN * M) + h[:, None] * M + c[None, :]
+        w3 = tl.load(w3_ptr + w3_at, mask=(h < N_HIDDEN)[:, None] & (c < M)[None, :], other=0.0)
+        bias3 = tl.load(b3_ptr + model * M + c, mask=c < M, other=0.0)
+        logits = tl.dot(exact, w3, input_precision="ieee") + bias3[None, :]
+        z_at = model * M * rows + r[:, None] * M + c[None, :]
+        tl.store(logits_ptr + z_at, logits, mask=(r < rows)[:, None] & (c < M)[None, :])
+
+
+@triton.jit
+def _head_backward(
+    slope_ptr, x_ptr, hidden_ptr, w2_ptr, w3_ptr, dw2_ptr, db2_ptr, dw3_ptr, db3_ptr, db1_ptr, back_ptr, pushed,
+    ROWS: tl.constexpr, N_IN: tl.constexpr, N_HIDDEN: tl.constexpr, M: tl.constexpr, R: tl.constexpr, BH: tl.constexpr,
+    BI: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the two layers of ``_head`` from the one at the logits of the first ``pushed`` rows.
+
+    Also the gradient at the first layer's inputs, before the relu that made them, and its sum over rows. Each program
+    does some inputs of the first layer and repeats the small product with the second; the first program stores it.
+    """
+    model = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BI + tl.arange(0, BI)
+    r = tl.arange(0, R)
+    h = tl.arange(0, BH)
+    h_at = model * (ROWS * N_HIDDEN) + r[:, None] * N_HIDDEN + h[None, :]
+    hidden = tl.load(hidden_ptr + h_at, mask=(r < ROWS)[:, None] & (h < N_HIDDEN)[None, :], other=0.0)
+    total = tl.zeros((R, BH), tl.float32)
+    for c0 in range(0, M, BM):
+        c = c0 + tl.arange(0, BM)
+        s_at = model * M * pushed + r[:, None] * M + c[None, :]
+        slope = tl.load(slope_ptr + s_at, mask=(r < pushed)[:, None] & (c < M)[None, :], other=0.0)
+        w3_at = model * (N_HIDDEN * M) + h[:, None] * M + c[None, :]
+        w3_ok = (h < N_HIDDEN)[:, None] & (c < M)[None, :]
+        w3 = tl.load(w3_ptr + w3_at, mask=w3_ok, other=0.0)
+        total = tl.dot(slope, tl.trans(w3), total, input_precision="ieee")
+        if tl.program_id(0) == 0:
+            dw3 = tl.dot(tl.trans(hidden.to(tl.float32)), slope, input_precision="ieee")
+            tl.store(dw3_ptr + w3_at, dw3, mask=w3_ok)
+            tl.store(db3_ptr + model * M + c, tl.sum(slope, axis=0), mask=c < M)
+    back2 = tl.where(hidden > 0, total, 0.0).to(x_ptr.dtype.element_ty)
+    if tl.program_id(0) == 0:
+        tl.store(db2_ptr + model * N_HIDDEN + h, tl.sum(back2.to(tl.float32), axis=0), mask=h < N_HIDDEN)
+    x_at = model * (ROWS * N_IN) + r[:, None] * N_IN + i[None, :]
+    x_ok = (r < ROWS)[:, None] & (i < N_IN)[None, :]
+    x = tl.load(x_ptr + x_at, mask=x_ok, other=0.0)
+    w_at = model * (N_IN * N_HIDDEN) + i[:, None] * N_HIDDEN + h[None, :]
+    w_ok = (i < N_IN)[:, None] & (h < N_HIDDEN)[None, :]
+    w2 = tl.load(w2_ptr + w_at, mask=w_ok, other=0.0)
+    tl.store(dw2_ptr + w_at, tl.dot(tl.trans(x), back2), mask=w_ok)
+    back = tl.where(x > 0, tl.dot(back2, tl.trans(w2)), 0.0).to(back_ptr.dtype.element_ty)
+    tl.store(back_ptr + x_at, back, mask=x_ok)
+    tl.store(db1_ptr + model * N_IN + i, tl.sum(back.to(tl.float32), axis=0), mask=i < N_IN)
+
+
+@triton.jit
+def _keras_adam(w, m, v, g, rate, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr):
+    m = m + (g - m) * (1 - B1)
+    v = v + (g * g - v) * (1 - B2)
+    w = w - rate * m / (tl.sqrt(v) + EPS)
+    return w, m, v
+
+
+@triton.jit
+def _adam(
+    w_ptr, m_ptr, v_ptr, g_ptr, copy_ptr, rate_ptr, size, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Keras's Adam over a flat buffer; also writes the low-precision weights."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    keep = i < size
+    g = tl.load(g_ptr + i, mask=keep, other=0.0).to(tl.float32)
+    w, m, v = _keras_adam(
+        tl.load(w_ptr + i, mask=keep, other=0.0), tl.load(m_ptr + i, mask=keep, other=0.0),
+        tl.load(v_ptr + i, mask=keep, other=0.0), g, tl.load(rate_ptr), B1, B2, EPS,
+    )  # fmt: skip
+    tl.store(w_ptr + i, w, mask=keep)
+    tl.store(m_ptr + i, m, mask=keep)
+    tl.store(v_ptr + i, v, mask=keep)
+    tl.store(copy_ptr + i, w.to(copy_ptr.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def _join(high, low):
+    bits = (high.to(tl.int16, bitcast=True).to(tl.int32) << 16) + low.to(tl.int32)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _split(w):
+    bits = w.to(tl.int32, bitcast=True)
+    upper = tl.where(w == w, (bits + 0x8000) >> 16, 0x7FC0)
+    return upper.to(tl.int16).to(tl.bfloat16, bitcast=True), bits.to(tl.int16)
+
+
+@triton.jit
+def _dense_backward(
+    x_ptr, d_ptr, high_ptr, low_ptr, m_ptr, v_ptr, back_ptr, rate_ptr, ROWS: tl.constexpr, N_IN: tl.constexpr,
+    N_OUT: tl.constexpr, R: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr,
+    EPS: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Gradient d W^T at the inputs of a dense layer, weight gradient x^T d and its Adam update, in one pass.
+
+    With 32 rows the weight gradient is cheaper to compute than to store: it stays in registers.
+    """
+    model = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BI + tl.arange(0, BI)
+    r = tl.arange(0, R)
+    i_ok = i < N_IN
+    r_ok = r < ROWS
+    x_at = model * (ROWS * N_IN) + r[:, None] * N_IN + i[None, :]
+    xt = tl.trans(tl.load(x_ptr + x_at, mask=r_ok[:, None] & i_ok[None, :], other=0.0))
+    rate = tl.load(rate_ptr)
+    back = tl.zeros((BI, R), tl.float32)
+    for j0 in tl.range(0, N_OUT, BJ, num_stages=AHEAD):
+        j = j0 + tl.arange(0, BJ)
+        d_at = d_ptr + model * (ROWS * N_OUT) + r[:, None] * N_OUT + j[None, :]
+        at = model * (N_IN * N_OUT) + i[:, None] * N_OUT + j[None, :]
+        keep = i_ok[:, None] & (j < N_OUT)[None, :]
+        d = tl.load(d_at, mask=r_ok[:, None] & (j < N_OUT)[None, :], other=0.0)
+        high = tl.load(high_ptr + at, mask=keep, other=0.0)
+        low = tl.load(low_ptr + at, mask=keep, other=0)
+        m = tl.load(m_ptr + at, mask=keep, other=0.0).to(tl.float32)
+        v = tl.load(v_ptr + at, mask=keep, other=0.0)
+        g = tl.dot(xt, d)
+        back = tl.dot(high, tl.trans(d), back)
+        w, m, v = _keras_adam(_join(high, low), m, v, g, rate, B1, B2, EPS)
+        new_high, new_low = _split(w)
+        tl.store(high_ptr + at, new_high, mask=keep)
+        tl.store(low_ptr + at, new_low, mask=keep)
+        tl.store(m_ptr + at, m.to(m_ptr.dtype.element_ty), mask=keep)
+        tl.store(v_ptr + at, v, mask=keep)
+    back_at = model * (ROWS * N_IN) + r[None, :] * N_IN + i[:, None]
+    tl.store(back_ptr + back_at, back.to(back_ptr.dtype.element_ty), mask=i_ok[:, None] & r_ok[None, :])
+
+
+def power(n, least=16):
+    """The smallest power of two from ``least`` on that is not below n."""
+    return max(least, triton.next_power_of_2(n))
+
+
+TILES = {"BI": 64, "BJ": 64, "AHEAD": 2, "num_warps": 4}  # the fastest of some on an H200
+
+
+def dense_relu(x, w, bias, **tiles):
+    """relu(x w + bias) of x (K, B, n_in) and w (K, n_in, n_out)."""
+    k, rows, n_in = x.shape
+    n_out = w.shape[-1]
+    tiles = {"BR": min(128, power(rows)), "BJ": 64, "BK": 64, "num_warps": 4, "num_stages": 4, **tiles}
+    out = x.new_empty(k, rows, n_out)
+    grid = (triton.cdiv(n_out, tiles["BJ"]) * triton.cdiv(rows, tiles["BR"]), k)
+    _dense_relu[grid](x, w, bias, out, rows, N_IN=n_in, N_OUT=n_out, **tiles)
+    return out
+
+
+def head(x, w2, b2, w3, b3):
+    """relu(x w2 + b2) in bfloat16 and the logits behind it, in float32."""
+    k, rows, n_in = x.shape
+    n_hidden, m = w3.shape[1:]
+    hidden, logits = x.new_empty(k, rows, n_hidden), w3.new_empty(k, rows, m)
+    _head[(triton.cdiv(rows, 32), k)](
+        x, w2, b2, w3, b3, hidden, logits, rows, N_IN=n_in, N_HIDDEN=n_hidden, M=m, BR=32, BH=power(n_hidden), BK=64,
+        BM=16, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return hidden, logits
+
+
+def head_backward(slope, x, hidden, w2, w3, slopes):
+    """Fill in the gradients of :func:`head` and of the bias before it; return the gradient before the relu of x."""
+    k, rows, n_in = x.shape
+    n_hidden, m = w3.shape[1:]
+    back, names = torch.empty_like(x), ("dense2.weight", "dense2.bias", "dense3.weight", "dense3.bias", "dense1.bias")
+    _head_backward[(triton.cdiv(n_in, 64), k)](
+        slope, x, hidden, w2, w3, *(slopes[name] for name in names), back, slope.shape[1], ROWS=rows, N_IN=n_in,
+        N_HIDDEN=n_hidden, M=m, R=power(rows), BH=power(n_hidden), BI=64, BM=16, num_warps=4,
+    )  # fmt: skip
+    return back
+
+
+def adam(w, m, v, g, rate, copy):
+    """Keras's Adam on flat float32 buffers; ``copy`` receives the rounded weights."""
+    size = w.numel()
+    _adam[(triton.cdiv(size, 1024),)](w, m, v, g, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
+
+
+def dense_backward(x, d, high, low, m, v, rate, back, **tiles):
+    """One Adam step of a dense layer (K, n_in, n_out) from its inputs x and the gradient d at its outputs.
+
+    ``back`` receives the gradient at the inputs, which is taken with the weights before the step.
+    """
+    k, rows, n_in = x.shape
+    tiles = {**TILES, **tiles}
+    _dense_backward[(triton.cdiv(n_in, tiles["BI"]), k)](
+        x, d, high, low, m, v, back, rate, ROWS=rows, N_IN=n_in, N_OUT=d.shape[-1],
+        R=power(rows), **KERAS_ADAM, **tiles,
+    )  # fmt: skip

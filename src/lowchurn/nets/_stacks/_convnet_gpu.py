@@ -1,0 +1,212 @@
+"""Stacks of convolutional networks on a GPU: Triton kernels read windows straight from the activations.
+
+Products run in bfloat16 with float32 accumulation. Weights, second moments, the last layer and the loss stay in
+float32; the first moment of the largest layer is kept in bfloat16. ``docs/performance.md`` shows that this changes
+results by less than another seed does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from lowchurn.nets._losses import batch_gradient
+from lowchurn.nets._stacks._convnet import SIDE
+from lowchurn.nets._stacks._stack import Batches, FlatParameters, RecordableStack, Settings, State
+
+LARGEST = "dense1.weight"  # most of the parameters
+ROWS_AT_ONCE = 128  # that are predicted; one number for all stacks, since products of other shapes may round otherwise
+
+
+class Images:
+    """A pool of images in bfloat16 as the kernels read them.
+
+    ``strips`` (images, rows, pooled columns, run): the pixels of each row under both windows of a pooled column, with a
+    border of zeros around the image, filled up to a multiple of 16 bytes.
+    """
+
+    def __init__(self, pool: torch.Tensor) -> None:
+        count, self.height, self.width, self.channels = pool.shape
+        pad, run = SIDE // 2, (SIDE + 1) * self.channels
+        bordered = F.pad(pool.to(torch.bfloat16), (0, 0, pad, pad, pad, pad))
+        image, line, *_ = bordered.stride()
+        shape = count, bordered.shape[1], self.width // 2, run
+        strips = bordered.as_strided(shape, (image, line, 2 * self.channels, 1))
+        self.strips = F.pad(strips, (0, -run % 8)).contiguous()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Rows of a pool of images, (K, B) or the same (1, B) for all models, and what is mixed into them."""
+
+    images: Images
+    index: torch.Tensor
+    mate: torch.Tensor | None = None
+    share: torch.Tensor | None = None  # (K, 1), of the first
+
+
+class Trace(NamedTuple):
+    """What the backward pass needs: the outputs of all layers but the last, and the winners of the pooling."""
+
+    pooled1: torch.Tensor
+    which1: torch.Tensor
+    pooled2: torch.Tensor
+    which2: torch.Tensor
+    hidden1: torch.Tensor
+    hidden2: torch.Tensor
+
+
+class GpuConvnetStack(RecordableStack):
+    """K networks of :func:`~lowchurn.nets.networks.convnet`; images are read from the pool by index.
+
+    The largest layer lies in two halves of 16 bits, "high" and "low", all other parameters in a flat buffer, "rest".
+    """
+
+    recordable = True
+
+    def __init__(self, params: State, settings: Settings) -> None:
+        from lowchurn.nets._kernels import conv_gpu, dense_gpu
+
+        self.conv_kernels: ModuleType = conv_gpu
+        self.dense_kernels: ModuleType = dense_gpu
+        self._lay_out(FlatParameters({name: value for name, value in params.items() if name != LARGEST}))
+        high, low = split(params[LARGEST].contiguous())
+        super().__init__({"rest": self.layout.flat, "high": high, "low": low}, settings)
+        self._seen = WeakTensorKeyDictionary()  # pools as the kernels read them, each as long as it is there
+
+    def _lay_out(self, layout: FlatParameters) -> None:
+        self.layout, self.views = layout, layout.views(layout.flat)
+        self.rounded = layout.flat.to(torch.bfloat16)
+        self.__dict__.pop("slopes", None)
+
+    @cached_property
+    def moments(self) -> tuple[State, State]:
+        rest, high = self.weights["rest"], self.weights["high"]
+        first = {"rest": torch.zeros_like(rest), "high": torch.zeros_like(high)}
+        second = {"rest": torch.zeros_like(rest), "high": torch.zeros_like(high, dtype=rest.dtype)}
+        return first, second
+
+    @cached_property
+    def slopes(self) -> State:
+        """Room for the gradients of all layers but the largest, name -> (K, ...), and as a whole under "rest"."""
+        flat = torch.zeros_like(self.layout.flat)
+        return {**self.layout.views(flat), "rest": flat}
+
+    @property
+    def params(self) -> State:
+        return {**self.views, LARGEST: join(self.weights["high"], self.weights["low"])}
+
+    @property
+    def models(self) -> int:
+        return len(self.weights["high"])
+
+    def keep(self, index: torch.Tensor) -> None:
+        self.forget_step()
+        views = self.layout.views
+        for tensors in (self.weights, *self._made_moments()):
+            rest = FlatParameters({name: view[index] for name, view in views(tensors["rest"]).items()})
+            if tensors is self.weights:
+                kept = rest
+            for name in tensors:
+                tensors[name] = rest.flat if name == "rest" else tensors[name][index]
+        self._lay_out(kept)
+
+    def row_bytes(self, pool: torch.Tensor) -> int:
+        return 16 * self.views["dense3.bias"].shape[1]  # logits and decisions; the rest is for ROWS_AT_ONCE only
+
+    # forward
+
+    def _images(self, pool: torch.Tensor) -> Images:
+        """The pool as the kernels read it."""
+        if pool not in self._seen:
+            self._seen[pool] = Images(pool)
+        return self._seen[pool]
+
+    def _forward(self, chosen: Chosen, record: bool) -> tuple[torch.Tensor, Trace]:
+        """Logits of chosen images, and what the backward pass needs, which is whole with ``record`` only."""
+        kernels, low = self.conv_kernels, {**self.layout.views(self.rounded), LARGEST: self.weights["high"]}
+        high, wide = chosen.images.height // 2, chosen.images.width // 2
+
+        def room(high: int, wide: int, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            out = bias.new_empty(self.models, chosen.index.shape[1], high, wide, bias.shape[1])
+            return out, torch.empty_like(out if record else out[:0], dtype=torch.uint8)
+
+        pooled1, which1 = room(high, wide, low["conv1.bias"])
+        pooled2, which2 = room((high - SIDE + 1) // 2, (wide - SIDE + 1) // 2, low["conv2.bias"])
+        kernels.first_conv_pool(chosen, low["conv1.weight"], low["conv1.bias"], pooled1, which1)
+        kernels.conv_pool(pooled1, low["conv2.weight"], low["conv2.bias"], pooled2, which2)
+        flat = pooled2.flatten(2)  # height, width, channel: Keras' order
+        hidden1 = self.dense_kernels.dense_relu(flat, low[LARGEST], low["dense1.bias"])
+        last = self.views["dense3.weight"], self.views["dense3.bias"]
+        hidden2, logits = self.dense_kernels.head(hidden1, low["dense2.weight"], low["dense2.bias"], *last)
+        return logits, Trace(pooled1, which1, pooled2, which2, hidden1, hidden2)
+
+    @torch.no_grad()
+    def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        images = self._images(pool)
+        if rows is None:
+            rows = torch.arange(len(pool), device=pool.device).unsqueeze(0)
+        parts = padded(rows, ROWS_AT_ONCE).split(ROWS_AT_ONCE, 1)
+        return torch.cat([self._forward(Chosen(images, part), False)[0] for part in parts], 1)[:, : rows.shape[1]]
+
+    # training
+
+    @torch.no_grad()
+    def train_step(self, batches: Batches) -> None:
+        size, rows = self.settings.batch_size, batches.rows
+        index = padded(rows.gather(1, batches.order), size)
+        mate = None if batches.mate is None else padded(rows.gather(1, batches.mate), size)
+        chosen = Chosen(self._images(batches.pool), index, mate, batches.mix)
+        targets, weights = batches.labels()
+        logits, trace = self._forward(chosen, record=True)
+        # Rows that fill up the last batch push nowhere.
+        pushing = logits[:, : targets.shape[1]]
+        slope = batch_gradient(pushing, targets, weights, self.settings.squared, batches.coupling)
+        low, rate, kernels = self.layout.views(self.rounded), self.step_size, self.dense_kernels
+        last = low["dense2.weight"], self.views["dense3.weight"]
+        back = kernels.head_backward(slope, trace.hidden1, trace.hidden2, *last, self.slopes)
+        pooled = torch.empty_like(trace.pooled2)
+        state, first, second = self.weights, *self.moments
+        largest = state["high"], state["low"], first["high"], second["high"]
+        kernels.dense_backward(trace.pooled2.flatten(2), back, *largest, rate, pooled)
+        self._conv_gradients(chosen, pooled, trace, low["conv2.weight"])
+        kernels.adam(state["rest"], first["rest"], second["rest"], self.slopes["rest"], rate, self.rounded)
+
+    def _conv_gradients(self, chosen: Chosen, pooled: torch.Tensor, trace: Trace, weight: torch.Tensor) -> None:
+        """Fill in the gradients of both convolutions from the one at the pooled outputs of the second."""
+        models, rows, high, wide, _ = trace.pooled1.shape
+        high, wide = high - SIDE + 1, wide - SIDE + 1
+        # A dropped odd row or column is never written, hence the zeros then.
+        make = pooled.new_zeros if high % 2 or wide % 2 else pooled.new_empty
+        spread = make(models, rows, high, wide, pooled.shape[-1])
+        self.conv_kernels.unpool(pooled, trace.which2, spread)
+        torch.sum(pooled.flatten(1, 3), 1, dtype=self.settings.dtype, out=self.slopes["conv2.bias"])
+        self.conv_kernels.conv_weight_grad(trace.pooled1, spread, self.slopes["conv2.weight"])
+        back = torch.empty_like(trace.pooled1)
+        self.conv_kernels.conv_input_grad(spread, weight, trace.which1, back)
+        self.conv_kernels.first_conv_weight_grad(
+            chosen, back, trace.which1, self.slopes["conv1.weight"], self.slopes["conv1.bias"]
+        )
+
+
+def padded(index: torch.Tensor, size: int) -> torch.Tensor:
+    """Row numbers (K, n) filled up to a multiple of ``size`` per model, as the kernels read them."""
+    return F.pad(index.to(torch.int32), (0, -index.shape[1] % size))
+
+
+def split(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Float32 weights as two halves: the upper 16 bits, rounded to bfloat16, and the lower 16 bits."""
+    bits = weight.view(torch.int32)
+    upper = torch.where(weight == weight, (bits + 0x8000) >> 16, 0x7FC0)  # a NaN stays one in both
+    return upper.to(torch.int16).view(torch.bfloat16), bits.to(torch.int16)
+
+
+def join(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    """The float32 weights of two halves, exactly."""
+    return ((high.view(torch.int16).to(torch.int32) << 16) + low.to(torch.int32)).view(torch.float32)
