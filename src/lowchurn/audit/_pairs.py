@@ -105,7 +105,7 @@ class Sides:
         return self.found["old"]["rows"], self.found["new"]["rows"]
 
     def pairs(self, how: str = "outer", soft: bool = False) -> Table:
-        both = joins.pair(*(joins.known_ids(rows) for rows in self.tables.values()), how=how)
+        both = joins.pair(joins.known_ids(self.tables["old"]), joins.known_ids(self.tables["new"]), how)
         return joins.compared_pair(both, self.columns, soft, self.odd_labels)
 
     def judged_pairs(self) -> Table:

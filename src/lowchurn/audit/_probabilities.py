@@ -47,10 +47,10 @@ def soft_estimates(sums: Fetched, calibration: Fetched | None, bins: int, settin
         names = (f"{kind}_{part}" for kind in (*LOSSES, "calibration_error") for part in PARTS)
         return found | {name: undefined(0, "no labelled rows") for name in names}
 
-    def loss(t: np.ndarray, side: int, kind: str) -> Values:
+    def loss(t: np.ndarray, side: int, kind: str) -> np.ndarray:
         return t[:, LOSSES[kind][side]] / t[:, LABELLED]
 
-    def error(t: np.ndarray, side: int) -> Values:
+    def error(t: np.ndarray, side: int) -> np.ndarray:
         weight, gap = np.moveaxis(t[:, BINNED:].reshape(len(t), 2, bins, 2)[:, side], -1, 0)
         return np.abs(gap).sum(axis=1) / weight.sum(axis=1)
 
@@ -62,5 +62,5 @@ def soft_estimates(sums: Fetched, calibration: Fetched | None, bins: int, settin
     return found
 
 
-def _change(of_side: Callable[..., Values], t: np.ndarray) -> Values:
+def _change(of_side: Callable[..., np.ndarray], t: np.ndarray) -> np.ndarray:
     return of_side(t, side=1) - of_side(t, side=0)
