@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lowchurn.audit import _counts as counts
@@ -11,7 +12,7 @@ from lowchurn.audit._columns import Columns, resolve
 from lowchurn.audit._exact import NULL
 from lowchurn.audit._inference import Design, judge_slices, tallies
 from lowchurn.audit._joins import Table, some_value
-from lowchurn.audit._pairs import EXAMPLES, Joined, check_classes, join_tables
+from lowchurn.audit._pairs import EXAMPLES, Joined, check_classes, check_decisions, join_tables
 from lowchurn.audit._probabilities import soft_estimates
 from lowchurn.audit._provenance import describe_audit, describe_source
 from lowchurn.audit._result import Audit, Shift
@@ -122,10 +123,11 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
     """The audit of two tables: read, refuse what is wrong, count, infer."""
     began = time.perf_counter()
     settings.check()
-    described = describe_source(old, settings.old_name), describe_source(new, settings.new_name)
     engine = Engine.for_tables((old, new), settings)
     try:
-        with engine.errors():
+        with ThreadPoolExecutor(1) as beside, engine.errors():  # checksums are made while the database counts
+            named = (old, settings.old_name), (new, settings.new_name)
+            described = [beside.submit(describe_source, *table) for table in named]
             opened = {"old": engine.open("old", old), "new": engine.open("new", new)}
             forget_empty_labels(engine, opened, settings.label)
             columns = resolve({side: source.schema for side, source in opened.items()}, settings)
@@ -142,7 +144,9 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
         seconds=time.perf_counter() - began,
         sources=(describe_table(old), describe_table(new)),
         engine=engine,
-        provenance=describe_audit(*described, joined.rows, settings, origin or Origin()),
+        provenance=describe_audit(
+            *(source.result() for source in described), joined.rows, settings, origin or Origin()
+        ),
         command=(origin or Origin()).command,
         **found,
     )
@@ -162,7 +166,10 @@ def _count(engine: Engine, joined: Joined, columns: Columns, settings: Settings)
     stored, cuts, groups = joined.counted.cells, joined.counted.cuts, joined.counted.groups
     notes: list[str] = []
     design = design_of(columns, groups, settings.confidence, notes)
-    check_classes(engine, counts.answers(stored), columns)
+    answers = counts.answers(stored)
+    for side, number in engine.fetch_row(counts.distinct_answers(answers)).items():
+        check_decisions(side, int(number), columns)
+    check_classes(engine, answers, columns)
     cells = engine.fetch(counts.count(stored, cuts))
     notes += _spelling_notes(engine, stored, cells)
     found = tallies(cells, engine.fetch(counts.count_units(stored)) if columns.group else None)

@@ -201,7 +201,7 @@ def labels(cells: Table) -> Table:
     return some.filter(some.label.notnull()).select("label").distinct()
 
 
-def distinct_answers(rows: Table, sides: Iterable[str]) -> Table:
+def distinct_answers(rows: Table, sides: Iterable[str] = ("old", "new")) -> Table:
     """About how many different decisions there are on each side."""
     return rows.aggregate(**{side: rows[side].approx_nunique() for side in sides})
 

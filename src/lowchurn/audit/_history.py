@@ -28,6 +28,7 @@ from lowchurn.audit._pairs import (
     check_exact,
     choose_cut,
     shown_ids,
+    values,
 )
 from lowchurn.audit._paths import CSV_ENDINGS, DATABASE_ENDINGS, PARQUET_ENDINGS, split_path
 from lowchurn.audit._provenance import describe_source, versions
@@ -244,8 +245,8 @@ def _check_answers(engine: Engine, table: Table, columns: Columns) -> None:
     """Refuse scores given for labels, and what is no class of the scores of another release."""
     decisions = {side: table[f"d{i}"] for i, side in enumerate(columns.sides)}
     answers = table.select(**decisions, **({"label": table.label} if "label" in table.columns else {}), n=1)
-    for side, values in engine.fetch_row(counts.distinct_answers(answers, columns.sides)).items():
-        check_decisions(side, int(values), columns)
+    for side, number in engine.fetch_row(counts.distinct_answers(answers, columns.sides)).items():
+        check_decisions(side, int(number), columns)
     check_classes(engine, answers, columns)
 
 
@@ -299,13 +300,13 @@ def _count(engine: Engine, joined: _Joined, columns: Columns, settings: Settings
     """Everything of a :class:`History` that is counted or inferred."""
     rows, size = joined.table, len(columns.sides)
     names = [*(("g",) if columns.group else ()), *(f"b{i}" for i in range(len(columns.by)))]
-    values = engine.fetch_row(rows.aggregate(**{name: rows[name].nunique() for name in names})) if names else {}
+    found = {name: values(engine, rows, name) for name in names}
     cut = [
-        choose_cut(engine, lambda: rows, name, f"b{i}", int(values[f"b{i}"]), joined.paired)
+        choose_cut(engine, lambda: rows, name, f"b{i}", found[f"b{i}"], joined.paired)
         for i, name in enumerate(columns.by)
     ]
     cuts, notes = [one for one, _ in cut], [note for _, some in cut for note in some]
-    design = design_of(columns, int(values.get("g", 0)), settings.confidence, notes)
+    design = design_of(columns, found.get("g", 0), settings.confidence, notes)
     unit = {"unit": counts.unit_of(rows, columns, design.groups)} if columns.group else {}
     counter = Counter(engine, rows, unit, size)
     whole = counter.whole()

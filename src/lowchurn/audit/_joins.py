@@ -126,7 +126,7 @@ def count_if(condition: Column) -> Column:
 
 
 def row_checks(rows: Table) -> Table:
-    """One row of counts of one (projected) side: what is wrong, and how many values its columns have.
+    """One row of counts of what is wrong in one (projected) side.
 
     Counts of known values are the cheapest that there are: a file often has them beside its columns.
     """
@@ -141,9 +141,14 @@ def row_checks(rows: Table) -> Table:
         checks["all_zero"] = (count_if(~bad & (rows.w > 0)) == 0).cast("int64")
     if "g" in rows.columns:
         checks["no_group"] = rows.count() - rows.g.count()
-    counted = {name: rows[name].nunique() for name in rows.columns if name == "g" or _numbered([name], "b")}
-    counted["decision"] = rows.decision.approx_nunique()
-    return rows.aggregate(**checks, **{f"{name}_values": n for name, n in counted.items()})
+    return rows.aggregate(**checks)
+
+
+def values(rows: Table, name: str, first: int | None = None) -> Table:
+    """How many values a column has, in all rows or in the ``first`` ones that the database reads."""
+    some = rows.select(value=rows[name])
+    some = some if first is None else some.limit(first)
+    return some.aggregate(n=some.value.nunique())
 
 
 def proba_bounds(rows: Table, columns: Columns) -> Table:

@@ -20,6 +20,7 @@ MOST_VALUES = 1_000  # of a slice column; nobody reads a table of more slices
 MOST_NUMBERS = 30  # distinct numbers that are slices of their own; more are cut into bins
 BINS = 10
 EXAMPLES = 5
+FIRST_ROWS = 100_000
 # What :func:`lowchurn.audit._joins.row_checks` counts, and the error; those of the first table are left out by
 # on_mismatch="inner", those of the last are about columns of probabilities.
 UNMATCHED = {
@@ -120,12 +121,11 @@ class Sides:
         return rows.filter(rows.w > 0) if "w" in rows.columns else rows
 
     def values(self, column: str, most: int) -> tuple[int, str]:
-        """How many values a column has, more than ``most`` exactly; and the side that it is taken from."""
+        """How many values a column has, those of judged rows if they are more than ``most``; and the side it is of."""
         side = "new" if column in self.tables["new"].columns else "old"
-        found = int(self.found[side][f"{column}_values"])
+        found = values(self.engine, self.tables[side], column)
         if found > most and not (self.strict and self.columns.weight is None):  # some rows may be left out
-            rows = self.judged_rows(side)
-            found = int(self.engine.fetch_row(rows.aggregate(n=rows[column].nunique()))["n"])
+            found = values(self.engine, self.judged_rows(side), column)
         return found, side
 
     def cuts(self) -> tuple[list[counts.Cut], list[str]]:
@@ -199,10 +199,18 @@ def _check_sides(sides: Sides) -> list[str]:
             if not _sound(bounds, tolerance):
                 found |= sides.engine.fetch_row(joins.proba_checks(rows, tolerance))
         _check_side(side, found, sides.columns, sides.strict, tolerance)
+        # A look at some rows, so that scores are refused before each of them is counted.
+        if values(sides.engine, rows, "decision", FIRST_ROWS) > MOST_CLASSES:
+            check_decisions(side, values(sides.engine, rows, "decision"), sides.columns)
         if found.get("outside") or found.get("no_proba"):
             notes.append(f"Scores of the {side} table are not all in [0, 1], so they are not taken for probabilities.")
             sides.soft = False
     return notes
+
+
+def values(engine: Engine, rows: Table, column: str, first: int | None = None) -> int:
+    """How many values a column has, in all rows or in the ``first`` ones."""
+    return int(engine.fetch_row(joins.values(rows, column, first))["n"])
 
 
 def has_repeats(found: Mapping[str, Mapping[str, Any]], checks: Mapping[str, int]) -> bool:
@@ -312,15 +320,13 @@ def _check_side(side: str, found: dict[str, Any], columns: Columns, strict: bool
                 worst=found.get("worst_sum"),
             )
             raise ValueError(f"audit: {words}")
-    if predicted.label is not None:
-        check_decisions(side, int(found["decision_values"]), columns)
 
 
-def check_decisions(side: str, values: int, columns: Columns) -> None:
+def check_decisions(side: str, number: int, columns: Columns) -> None:
     """Refuse scores given for labels."""
-    if values > MOST_CLASSES:
+    if number > MOST_CLASSES:
         raise ValueError(
-            f"audit: the {side} table has about {values:,} different decisions ({columns.side(side).words()}), more "
+            f"audit: the {side} table has about {number:,} different decisions ({columns.side(side).words()}), more "
             f"than {MOST_CLASSES:,}. If they are scores, name them: score= with threshold=."
         )
 

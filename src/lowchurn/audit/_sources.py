@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 TableLike: TypeAlias = Any
 Fetched: TypeAlias = dict[str, list[Any]]  # a small result of the database: values by column
 Connection: TypeAlias = duckdb.DuckDBPyConnection
+DUCKDB = ibis.duckdb  # loaded here rather than in the first audit
 
 
 @dataclass
@@ -103,7 +104,7 @@ class Engine:
         if settings.threads is not None:
             options["threads"] = int(settings.threads)
         try:
-            self.backend = ibis.duckdb.connect(os.path.join(place, "audit.duckdb"), **options)
+            self.backend = DUCKDB.connect(os.path.join(place, "audit.duckdb"), **options)
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
             if isinstance(error, duckdb.Error | ValueError):
