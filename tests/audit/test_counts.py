@@ -283,6 +283,7 @@ def expressions():
         "without repeats": joins.without_repeats(sides[0]),
         "one pass": found,
         "pair checks": cells.pair_checks(found, counts.pair_conditions(found)),
+        "repeated alone": cells.repeated_alone(found),
         "only in": cells.only_in(found, "old"),
         "contradicting": counts.contradicting(found),
         "labels": counts.class_checks(counts.answers(found), "label", columns),

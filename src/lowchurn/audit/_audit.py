@@ -123,6 +123,7 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
     """The audit of two tables: read, refuse what is wrong, count, infer."""
     began = time.perf_counter()
     settings.check()
+    origin = origin or Origin()
     engine = Engine.for_tables((old, new), settings)
     try:
         with ThreadPoolExecutor(1) as beside, engine.errors():  # checksums are made while the database counts
@@ -137,6 +138,7 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
     except BaseException:
         engine.close()  # now and not when the error is forgotten
         raise
+    before, after = (source.result() for source in described)
     return Audit(
         columns=columns,
         rows=joined.rows,
@@ -144,10 +146,8 @@ def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Ori
         seconds=time.perf_counter() - began,
         sources=(describe_table(old), describe_table(new)),
         engine=engine,
-        provenance=describe_audit(
-            *(source.result() for source in described), joined.rows, settings, origin or Origin()
-        ),
-        command=(origin or Origin()).command,
+        provenance=describe_audit(before, after, joined.rows, settings, origin),
+        command=origin.command,
         **found,
     )
 

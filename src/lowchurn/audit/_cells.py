@@ -53,17 +53,22 @@ def rows_where(cells: Table, condition: Column) -> Column:
 
 
 def pair_checks(cells: Table, conditions: Mapping[str, Column]) -> Table:
-    """One row of counts of what was joined: pairs, rows of each side alone, ids that come twice there; and others.
+    """One row of counts of what was joined: pairs, rows of each side without a partner, and others.
 
     ``conditions`` are true of cells of ``JOINED`` that are to be counted; rows without a partner are none of them.
     """
-    joined, alone = cells.part == JOINED, cells.part == SINGLED
+    joined = cells.part == JOINED
     wanted = {"matched": joined & (cells.side == BOTH)}
     wanted |= {name: wanted["matched"] & condition for name, condition in conditions.items()}
-    for name, side in (("old", OLD_ONLY), ("new", NEW_ONLY)):
-        wanted[f"only_{name}"] = joined & (cells.side == side)
-        wanted[f"repeated_{name}"] = alone & (cells.side == side) & (cells.n > 1)
+    wanted |= {"only_old": joined & (cells.side == OLD_ONLY), "only_new": joined & (cells.side == NEW_ONLY)}
     return cells.aggregate(**{name: rows_where(cells, condition) for name, condition in wanted.items()})
+
+
+def repeated_alone(cells: Table) -> Table:
+    """Ids without a partner that come more than once."""
+    alone = cells.filter((cells.part == SINGLED) & (cells.side != BOTH))
+    each = alone.group_by(["side", *key_names(cells)]).aggregate(times=alone.n.sum())
+    return each.filter(each.times > 1)
 
 
 def only_in(cells: Table, side: str) -> Table:

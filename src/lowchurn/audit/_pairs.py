@@ -12,7 +12,7 @@ from lowchurn.audit import _counts as counts
 from lowchurn.audit import _joins as joins
 from lowchurn.audit._columns import Columns
 from lowchurn.audit._exact import kind_of
-from lowchurn.audit._joins import Table
+from lowchurn.audit._joins import Column, Table
 from lowchurn.audit._sources import Engine, has_low_precision
 
 MOST_CLASSES = 5_000  # different decisions
@@ -70,7 +70,7 @@ class Counted:
     """Distinct groups, where there are any."""
     notes: list[str]
     checks: dict[str, int]
-    """The result of :func:`lowchurn.audit._cells.pair_checks`."""
+    """The result of :func:`check_pairs`."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,7 @@ class Sides:
         if self.soft or grouped:
             unit = counts.unit_of(pairs, self.columns, groups if grouped else min(self.rows))
         cells = self.engine.keep(counts.cells(pairs, cuts, unit, grouped))
-        checks = parts.pair_checks(cells, counts.pair_conditions(cells))
-        return Counted(cells, cuts, groups, notes, {name: int(n) for name, n in self.engine.fetch_row(checks).items()})
+        return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
 
 
 def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, strict: bool) -> Joined:
@@ -213,6 +212,13 @@ def values(engine: Engine, rows: Table, column: str, first: int | None = None) -
     return int(engine.fetch_row(joins.values(rows, column, first))["n"])
 
 
+def check_pairs(engine: Engine, cells: Table, conditions: Mapping[str, Column]) -> dict[str, int]:
+    """The counts of :func:`lowchurn.audit._cells.pair_checks`, and the repeated ids without a partner."""
+    checks = {name: int(n) for name, n in engine.fetch_row(parts.pair_checks(cells, conditions)).items()}
+    alone = checks["only_old"] + checks["only_new"]
+    return checks | {"repeated_alone": engine.count(parts.repeated_alone(cells)) if alone else 0}
+
+
 def has_repeats(found: Mapping[str, Mapping[str, Any]], checks: Mapping[str, int]) -> bool:
     """Whether any id comes more than once in a table.
 
@@ -220,11 +226,8 @@ def has_repeats(found: Mapping[str, Mapping[str, Any]], checks: Mapping[str, int
     ``a b`` pairs, and the tables have the sums of ``a`` and of ``b`` rows with a partner: all three are equal only
     where every ``a`` and ``b`` is 1. Ids without a partner are counted one by one.
     """
-    for side, rows in found.items():
-        partnered = int(rows["rows"]) - int(rows["no_id"]) - checks[f"only_{side}"]
-        if checks["matched"] != partnered or checks[f"repeated_{side}"]:
-            return True
-    return False
+    partnered = [int(rows["rows"]) - int(rows["no_id"]) - checks[f"only_{side}"] for side, rows in found.items()]
+    return checks["repeated_alone"] > 0 or any(rows != checks["matched"] for rows in partnered)
 
 
 def _check_pairs(sides: Sides, counted: Counted) -> None:
