@@ -1,6 +1,9 @@
 """The one pass over both tables against a slow twin: ids that are missing, repeated or on one side only."""
 
+import io
 import math
+import sys
+import threading
 from collections import Counter
 
 import hypothesis.strategies as st
@@ -12,8 +15,13 @@ from hypothesis import HealthCheck, given, settings
 
 import lowchurn
 from lowchurn.audit import _cells as cells
+from lowchurn.audit._audit import audit_tables
+from lowchurn.audit._history import history_of_tables
 from lowchurn.audit._joins import BOTH
 from lowchurn.audit._pairs import has_repeats
+from lowchurn.audit._progress import shown_progress
+from lowchurn.audit._settings import Settings
+from lowchurn.cli import _printing
 from tests.audit.conftest import make_tables
 
 COUNTED = ("all", "changed", "labelled", "broken", "fixed", "lateral")
@@ -217,3 +225,71 @@ def test_one_query_reads_both_tables(monkeypatch, tmp_path):
     assert singled == audit.whole.n["changed"]
     assert audit.engine.count(kept[0]) < singled + 100
     assert set(audit.engine.fetch(kept[0].select("side").distinct())["side"]) == {BOTH, None}
+
+
+def test_the_rows_that_were_read_are_shown():
+    old, new = make_tables(500, 2)
+    calls = []
+    audit_tables(old, new, Settings(label="y"), show=lambda done, rows: calls.append((done, rows)))
+    assert calls[-1] == (1000, 1000)
+    assert calls == sorted(calls)
+    history_of_tables({"a": old, "b": new, "c": old}, Settings(label="y"), show=lambda *call: calls.append(call))
+    assert calls[-1] == (1500, 1500)
+
+
+class SlowConnection:
+    """A connection whose query has read more each time; its plan holds 100 rows beside the 100 of the tables."""
+
+    def __init__(self, plan):
+        self.plan, self.progress, self.settings = plan, iter((-1.0, 10.0, 25.0, 20.0, 50.0, 90.0)), []
+        self.asked = threading.Event()
+
+    def execute(self, query):
+        self.settings.append(query)
+        return self
+
+    def fetchall(self):
+        return [("physical_plan", self.plan)]
+
+    def query_progress(self):
+        try:
+            return next(self.progress)
+        except StopIteration:
+            self.asked.set()
+            return 100.0
+
+
+@pytest.mark.parametrize(
+    ("plan", "rows"),
+    [
+        ('[{"name": "HASH_GROUP_BY", "extra_info": {"Estimated Cardinality": "100"}, "children": ['
+         '{"name": "PROJECTION", "extra_info": {"Estimated Cardinality": "7"}, "children": ['
+         '{"name": "READ_PARQUET", "extra_info": {"Estimated Cardinality": "100"}, "children": []}]}]}]',
+         [0, 20, 50, 50, 100, 100]),
+        ("no plan", [0, 10, 25, 25, 50, 90]),
+    ],
+)  # fmt: skip
+def test_rows_are_the_share_of_the_tables_in_what_the_database_expects(plan, rows, monkeypatch):
+    monkeypatch.setattr("lowchurn.audit._progress.POLL", 0.001)
+    con, calls = SlowConnection(plan), []
+    with shown_progress(con, "CREATE TABLE ...", 100, lambda done, all: calls.append(done)):
+        con.asked.wait(10)
+    assert calls[: len(rows)] == rows
+    assert calls[-1] == 100
+    assert con.settings[-1] == "SET enable_progress_bar = false"
+
+
+def test_the_bar_is_for_long_runs_on_terminals_only(monkeypatch):
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    with _printing.rows_bar() as show:
+        assert show is None
+    written.isatty = lambda: True
+    monkeypatch.setenv("TERM", "xterm")
+    with _printing.rows_bar() as show:
+        show(5, 2_000)
+    assert written.getvalue() == ""
+    monkeypatch.setattr(_printing, "QUIET", -1.0)
+    with _printing.rows_bar() as show:
+        show(1_000, 2_000)
+    assert "1,000 of 2,000 rows" in written.getvalue()

@@ -14,6 +14,7 @@ from lowchurn.audit._inference import Design, judge_slices, tallies
 from lowchurn.audit._joins import Table, some_value
 from lowchurn.audit._pairs import EXAMPLES, Joined, check_classes, check_decisions, join_tables
 from lowchurn.audit._probabilities import soft_estimates
+from lowchurn.audit._progress import Show
 from lowchurn.audit._provenance import describe_audit, describe_source
 from lowchurn.audit._result import Audit, Shift
 from lowchurn.audit._settings import NAMES, Origin, Settings
@@ -119,12 +120,14 @@ def audit(
     return audit_tables(old, new, Settings(**settings))
 
 
-def audit_tables(old: TableLike, new: TableLike, settings: Settings, origin: Origin | None = None) -> Audit:
-    """The audit of two tables: read, refuse what is wrong, count, infer."""
+def audit_tables(
+    old: TableLike, new: TableLike, settings: Settings, origin: Origin | None = None, show: Show | None = None
+) -> Audit:
+    """The audit of two tables: read, refuse what is wrong, count, infer; ``show`` is called with the rows read."""
     began = time.perf_counter()
     settings.check()
     origin = origin or Origin()
-    engine = Engine.for_tables((old, new), settings)
+    engine = Engine.for_tables((old, new), settings, show)
     try:
         with ThreadPoolExecutor(1) as beside, engine.errors():  # checksums are made while the database counts
             named = (old, settings.old_name), (new, settings.new_name)

@@ -31,6 +31,7 @@ from lowchurn.audit._pairs import (
     values,
 )
 from lowchurn.audit._paths import CSV_ENDINGS, DATABASE_ENDINGS, PARQUET_ENDINGS, split_path
+from lowchurn.audit._progress import Show
 from lowchurn.audit._provenance import describe_source, versions
 from lowchurn.audit._settings import NAMES, Origin, Settings
 from lowchurn.audit._sources import Engine, Fetched, Opened, TableLike
@@ -144,13 +145,15 @@ def _stem(path: str) -> str:
     return name.removesuffix(max(endings, key=len, default="")) or path
 
 
-def history_of_tables(tables: Mapping[str, TableLike], settings: Settings, origin: Origin | None = None) -> History:
-    """The history of releases by name: read, refuse what is wrong, count, infer."""
+def history_of_tables(
+    tables: Mapping[str, TableLike], settings: Settings, origin: Origin | None = None, show: Show | None = None
+) -> History:
+    """The history of releases by name: read, refuse what is wrong, count, infer; ``show`` gets the rows read."""
     began = time.perf_counter()
     settings.check()
     origin = origin or Origin("lowchurn.audit.history(...)")
     sources = [describe_source(table, name, 1 / len(tables)) for name, table in tables.items()]
-    engine = Engine.for_tables(list(tables.values()), settings)
+    engine = Engine.for_tables(list(tables.values()), settings, show)
     try:
         with engine.errors():
             # Names of releases are quoted in messages, so that they are never taken for words of ours.
@@ -216,7 +219,7 @@ def _join(engine: Engine, opened: Mapping[str, Opened], columns: Columns, strict
     size = expressions.BATCH
     if len(parts) > size:
         parts = [engine.keep(expressions.join(parts[i : i + size])) for i in range(0, len(parts), size)]
-    table = engine.keep(expressions.compared(expressions.join(parts), len(sides)))
+    table = engine.keep(expressions.compared(expressions.join(parts), len(sides)), sum(sizes.values()))
     found = {name: int(n) for name, n in engine.fetch_row(expressions.join_checks(table)).items()}
     paired = found["paired"]
     if strict and any(size != paired for size in sizes.values()):

@@ -148,7 +148,7 @@ class Sides:
         unit = None
         if self.soft or grouped:
             unit = counts.unit_of(pairs, self.columns, groups if grouped else min(self.rows))
-        cells = self.engine.keep(counts.cells(pairs, cuts, unit, grouped))
+        cells = self.engine.keep(counts.cells(pairs, cuts, unit, grouped), sum(self.rows))
         return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
 
 
