@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -110,10 +111,12 @@ def show_demo(console: Console, max_churn: float, seed: int, folder: Path) -> No
     console.print(f"Audit it yourself: lowchurn audit {old} {new} --label y --max-churn 0.05", soft_wrap=True)
 
 
-def _files(rows: list[DemoRow], folder: Path) -> dict[Path, str]:
+def _files(rows: list[DemoRow], folder: Path) -> dict[str | PathLike[str], str | bytes]:
     """The decisions of each model as CSV, and the page where its libraries are there."""
     _, y = demo_data()
-    files = {folder / f"{row.name}.csv": _csv(y[SEEN:], row.decisions) for row in rows}
+    files: dict[str | PathLike[str], str | bytes] = {
+        folder / f"{row.name}.csv": _csv(y[SEEN:], row.decisions) for row in rows
+    }
     if all(find_spec(library) for library in ("ibis", "duckdb", "jinja2", "pandas")):
         files[folder / "report.html"] = _page(y[SEEN:], rows)
     return files
@@ -134,8 +137,10 @@ def _page(labels: np.ndarray, rows: list[DemoRow]) -> str:
     from lowchurn.report import html_page
 
     old, new = rows[0], rows[-1]
-    tables = [pd.DataFrame({"id": range(len(labels)), "y": labels, "prediction": one.decisions}) for one in (old, new)]
-    result = audit(*tables, label="y", old_name="in production", new_name=new.words)
+    before, after = (
+        pd.DataFrame({"id": range(len(labels)), "y": labels, "prediction": one.decisions}) for one in (old, new)
+    )
+    result = audit(before, after, label="y", old_name="in production", new_name=new.words)
     return html_page(result, result.gate(max_churn=0.05, not_worse_than=0.0), frontier=new.model)
 
 
