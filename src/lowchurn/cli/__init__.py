@@ -17,6 +17,7 @@ from lowchurn.cli._bench import bench_app, data_app
 from lowchurn.cli._compare_options import bless, compare
 from lowchurn.cli._help import AUDIT, EXITS, JUDGED, RETRAIN, add_command
 from lowchurn.cli._history_options import history
+from lowchurn.cli._promote_options import promote
 from lowchurn.cli._retrain import LARGEST_SEED, dial, retrain, score
 
 __all__: list[str] = []
@@ -70,6 +71,7 @@ def demo(
     show_demo(Console(), max_churn, seed, out)
 
 
+<<<<<<< HEAD
 add_command(app, demo, RETRAIN, "lowchurn demo --max-churn 0.02 --out my-demo")
 add_command(
     app,
@@ -100,6 +102,16 @@ add_command(
     RETRAIN,
     "lowchurn score --model next.skops --data rows.parquet --previous last_week.parquet --out this_week.parquet",
 )
+=======
+app.command()(audit)
+app.command(epilog=EXITS)(history)
+app.command()(compare)
+app.command(epilog=EXITS)(bless)
+app.command()(promote)
+app.command(epilog=EXITS)(retrain)
+app.command(epilog=EXITS)(dial)
+app.command(epilog=EXITS)(score)
+>>>>>>> main
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
 
