@@ -71,7 +71,6 @@ def demo(
     show_demo(Console(), max_churn, seed, out)
 
 
-<<<<<<< HEAD
 add_command(app, demo, RETRAIN, "lowchurn demo --max-churn 0.02 --out my-demo")
 add_command(
     app,
@@ -91,6 +90,13 @@ add_command(
 add_command(app, bless, AUDIT, "lowchurn bless results/base --as baseline.parquet")
 add_command(
     app,
+    promote,
+    AUDIT,
+    "lowchurn promote credit last_week.parquet --label y --max-churn 0.02 --not-worse-than 0.005",
+    exits=f"{JUDGED} After PASS the challenger is the champion.",
+)
+add_command(
+    app,
     retrain,
     RETRAIN,
     "lowchurn retrain --data new.parquet --target y --base prod.skops --max-churn 0.02 --out next.skops",
@@ -102,16 +108,6 @@ add_command(
     RETRAIN,
     "lowchurn score --model next.skops --data rows.parquet --previous last_week.parquet --out this_week.parquet",
 )
-=======
-app.command()(audit)
-app.command(epilog=EXITS)(history)
-app.command()(compare)
-app.command(epilog=EXITS)(bless)
-app.command()(promote)
-app.command(epilog=EXITS)(retrain)
-app.command(epilog=EXITS)(dial)
-app.command(epilog=EXITS)(score)
->>>>>>> main
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
 
