@@ -2,9 +2,9 @@
 
 import decimal
 import json
-import re
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
