@@ -1,7 +1,10 @@
 """The site: ``make docs`` builds it into ``site/`` without the network, and every warning is an error."""
 
+import re
 import sys
 from pathlib import Path
+
+from docutils import nodes
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_extensions"))
@@ -77,9 +80,8 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
 }
-html_sidebars = dict.fromkeys(
-    ("index", "get_started", "glossary", "design", "changelog", "citing", "contributing"), []
-)  # they have no pages below them
+alone = ("index", "get_started", "glossary", "design", "changelog", "citing", "contributing")
+html_sidebars = {page: [] for page in alone}  # they have no pages below them
 
 
 def skip_member(app, what, name, value, skip, options):
@@ -87,5 +89,15 @@ def skip_member(app, what, name, value, skip, options):
     return True if name.startswith("set_") and name.endswith("_request") else None
 
 
+def keep_percents(app, doctree, name):
+    """Keep a number and its % on one line."""
+    for text in list(doctree.findall(nodes.Text)):
+        if not isinstance(text.parent, nodes.literal | nodes.literal_block | nodes.raw):
+            kept = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
+            if kept != text:
+                text.parent.replace(text, nodes.Text(kept))
+
+
 def setup(app):
     app.connect("autodoc-skip-member", skip_member)
+    app.connect("doctree-resolved", keep_percents)

@@ -2,8 +2,9 @@
 A torch network and its dial
 ============================
 
-Retrain a network several times from the weights of the base, average the weights and move from there toward the base.
-Every position is one network of the same size, made by an addition and not by training.
+Retrain a network several times from the weights of the base, average the weights and
+move from there toward the base. Every position is one network of the same size, made
+by an addition and not by training.
 """
 
 # %%
@@ -20,10 +21,13 @@ from lowchurn.metrics import churn
 X, y = shuffle(*load_digits(return_X_y=True), random_state=0)
 X = X / 16 + np.random.default_rng(0).normal(scale=0.25, size=X.shape)
 base = NetworkClassifier("fcn-32", random_state=0, device="cpu").fit(X[:600], y[:600])
-plain = NetworkClassifier("fcn-32", random_state=1, device="cpu").fit(X[:1100], y[:1100])
+plain = NetworkClassifier("fcn-32", random_state=1, device="cpu").fit(
+    X[:1100], y[:1100]
+)
 
 # %%
-# ``strategies="dial"`` trains a plain retrain, and eight retrains that start from the base, all at once.
+# ``strategies="dial"`` trains a plain retrain, and eight retrains that start from the
+# base, all at once.
 model = LowChurnClassifier(base=base, max_churn=0.03, strategies="dial", random_state=0)
 model.fit(X[:1100], y[:1100], new=np.arange(1100) >= 600)
 print(model.selection_)
@@ -45,7 +49,17 @@ axes.plot(
     label="the dial: one training session",
 )
 for (name, one), color in zip(ends.items(), ["black", "#c9593f"], strict=True):
-    axes.plot(100 * churn(before, one), 100 * (one == truth).mean(), "s", color=color, label=name)
-axes.set(xlabel="decisions that changed, %", ylabel="accuracy, %", title="One fit, every budget")
+    axes.plot(
+        100 * churn(before, one),
+        100 * (one == truth).mean(),
+        "s",
+        color=color,
+        label=name,
+    )
+axes.set(
+    xlabel="decisions that changed, %",
+    ylabel="accuracy, %",
+    title="One fit, every budget",
+)
 axes.legend(fontsize=8)
 plt.show()
