@@ -1,6 +1,9 @@
 """The built site, as a reader without a network opens it from the disk."""
 
+import csv
+import io
 import re
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
@@ -80,6 +83,16 @@ def test_the_gallery_has_ten_examples_with_pictures_and_each_is_fast():
         assert f"sphx_glr_{name}_001" in pictures
     times = (SITE / "examples.xml").read_text(encoding="utf-8")  # of those that the last build has run
     assert all(float(seconds) < 30 for seconds in re.findall(r'<testcase [^>]* time="([\d.]+)"', times))
+
+
+def test_the_tables_of_results_can_be_downloaded_as_csv(parsed):
+    (link,) = {link for link in parsed[SITE / "evidence.html"].links if link.endswith("tables.zip")}
+    with zipfile.ZipFile(SITE / link) as archive:
+        name = next(name for name in archive.namelist() if name.startswith("table1/01-"))
+        rows = list(csv.DictReader(io.StringIO(archive.read(name).decode())))
+        pages = {Path(name).parent.name for name in archive.namelist()}
+    assert (rows[0]["dataset"], rows[0]["cold"], rows[0]["distill"]) == ("adult", "36.22", "16.88")
+    assert pages >= {"table1", "sizes", "dial", "sticky", "sticky_users", "dial_users", "search"}
 
 
 @pytest.fixture
