@@ -89,6 +89,7 @@ EDGES = {
     "xgboost": ("learners/_xgboost.py",),
     "catboost": ("learners/_catboost.py",),
     "ibis": (
+        "audit/_cells.py",
         "audit/_counts.py",
         "audit/_csv.py",
         "audit/_exact.py",

@@ -51,7 +51,7 @@ def run_shell(body):
     """Run the lines that start with ``$`` and return them with what they print, as the block shows it."""
     lines = []
     for command in re.findall(r"^\$ (.*)$", body, flags=re.MULTILINE):
-        words = shlex.split(command)
+        words = shlex.split(command, comments=True)
         assert words[0] == "lowchurn", f"documents show commands of lowchurn, not {words[0]}"
         environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
         done = subprocess.run(

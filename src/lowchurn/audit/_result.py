@@ -126,6 +126,9 @@ class Audit:
     sources: tuple[str, str]
     engine: Engine
     pairs: Table
+    """The judged rows of both tables, joined; not stored, so that reading them reads the tables."""
+    counted: Table
+    """What was counted of them (:func:`lowchurn.audit._counts.cells`), with every changed row; stored."""
     soft: dict[str, Estimate] = field(default_factory=dict)
     """``soft_churn`` and the log-loss, Brier score and calibration error before, after and their change."""
     shift: Shift | None = None
@@ -282,7 +285,7 @@ class Audit:
         if n is not None:
             check_number("disputed", "n", n, 1, math.inf)
         seed = self.seed if seed is None else seed
-        found = self.engine.fetch(counts.flipped(self.pairs, seed, n))
+        found = self.engine.fetch(counts.shuffled(counts.changed(self.counted), seed, n))
         size = len(found["old"])
         rng = np.random.default_rng(seed)
         order, swap = rng.permutation(size), rng.random(size) < 0.5
@@ -303,7 +306,7 @@ class Audit:
             Empty labels are counted as not answered yet.
         label : str, default "label"
         """
-        answers = read_answers(self.engine, self.pairs, self.columns, self.classes, table, label)
+        answers = read_answers(self.engine, self.counted, self.pairs, self.columns, self.classes, table, label)
         disputed = self.whole.n["changed"]
         weights = answers.weights if self.design.weighted else None
         plain = not (self.design.weighted or self.design.grouped)

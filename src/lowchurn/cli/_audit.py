@@ -23,7 +23,7 @@ from lowchurn.audit._paths import files_of
 from lowchurn.audit._review import Review, ReviewPlan
 from lowchurn.audit._settings import NAMES, Origin, Settings, read_config
 from lowchurn.audit._summary import junit, markdown, text
-from lowchurn.cli._printing import console_beside, print_line, print_written
+from lowchurn.cli._printing import console_beside, print_line, print_written, rows_bar
 from lowchurn.report import html_page
 from lowchurn.report._frontier_file import read_frontier
 
@@ -37,7 +37,8 @@ def run_audit(given: Mapping[str, Any]) -> int:
     """Run an audit from the command line's arguments and return the exit code."""
     asked = _read_arguments(given)
     paths = asked.paths
-    result = audit_tables(given["old"], given["new"], asked.settings, asked.origin)
+    with rows_bar() as show:
+        result = audit_tables(given["old"], given["new"], asked.settings, asked.origin, show)
     review = result.with_labels(given["answers"]) if "answers" in given else None
     verdict = None if asked.gate is None else result.gate(asked.gate, review=review)
     plan = result.review_plan(given.get("margin", 0.005), given.get("power", 0.8))

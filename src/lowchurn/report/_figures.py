@@ -66,7 +66,7 @@ def _forest(title: str, caption: str, slices: Sequence[Slice], quantity: str, ov
     high = max([overall, *(e.high for _, e in shown), 0.0])
     pad = 0.04 * ((high - low) or 0.01)
     low, high = low - pad if signed else 0.0, high + pad
-    axis = Axis(low, high, [(v, percent_text(v, "" if signed else "%", signed)) for v in ticks(low, high, 4)])
+    axis = Axis(low, high, [(v, percent_text(v, "" if signed else " %", signed)) for v in ticks(low, high, 4)])
     largest = max((s.rows for s, _ in shown), default=1)
     rows = []
     for s, e in shown:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn._display import interval_text
+from lowchurn._display import brief_share, interval_text
 from lowchurn._files import write_file
 from lowchurn._html import package_text, render
 from lowchurn._tried import read_tried, value_and_interval
@@ -127,7 +127,7 @@ def html_page(
         "title": title or ("Model audit" if audit.coverage is None else "Evaluation runs"),
         "sections": {name: heading for name, heading in SECTIONS.items() if not absent.get(name)},
         "policy": _policy(),
-        "level": f"{audit.confidence:.0%}",
+        "level": brief_share(audit.confidence),
         "headline": headline(audit, review),
         "made": audit.made(),
         "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
