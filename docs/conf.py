@@ -77,7 +77,9 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
 }
-html_sidebars = {"index": [], "get_started": [], "glossary": [], "changelog": [], "citing": []}
+html_sidebars = dict.fromkeys(
+    ("index", "get_started", "glossary", "design", "changelog", "citing", "contributing"), []
+)  # they have no pages below them
 
 
 def skip_member(app, what, name, value, skip, options):
