@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from lowchurn._checks import check_number
 from lowchurn.audit._audit import audit_tables
+from lowchurn.audit._audited import Coverage
 from lowchurn.audit._gate import Gate
 from lowchurn.audit._provenance import describe_files
-from lowchurn.audit._result import Audit, Coverage
+from lowchurn.audit._result import Audit
 from lowchurn.audit._runs import KEY, LONGEST_ANSWER, Choice, Run, read_chosen
 from lowchurn.audit._settings import Origin, Settings
 from lowchurn.audit._sources import TableLike

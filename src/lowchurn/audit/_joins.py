@@ -1,7 +1,8 @@
 """Ibis expressions from two tables of predictions to pairs of rows: columns under names of our own, checks, the join.
 
 The columns of a pair are the ids ``k0, k1, ...``, both decisions ``old`` and ``new``, and where they are known
-``label``, the weight ``w``, the group ``g`` and the slice columns ``b0, b1, ...``.
+``label``, the weight ``w``, the group ``g`` and the slice columns ``b0, b1, ...``. Numbers are decisions of the type
+float64 here, their label is the target, and ``l_o`` and ``l_n`` are their losses where these are columns.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def project(table: Table, columns: Columns, side: str, other: Sequence[str]) -> 
     proba = _proba(table, predicted)
     chosen["decision"] = _decision(table, predicted, proba, columns)
     chosen |= {f"p{i}": p for i, p in enumerate(proba)}
+    if predicted.loss is not None:
+        chosen["loss"] = known(table[predicted.loss].cast("float64"))
     extras = {"label": columns.label, "weight": columns.weight, "group": columns.group}
     extras |= {f"b{i}": name for i, name in enumerate((*columns.by, *columns.features))}
     for role, name in extras.items():
@@ -213,6 +216,8 @@ def pair(old: Table, new: Table, columns: Columns, soft: bool) -> Table:
         if role in sides:
             chosen[name] = sides[role]
     chosen |= {name: sides[name] for name in _numbered(sides, "b")}
+    if "loss" in sides:
+        chosen |= {"l_o": both.o_loss, "l_n": both.n_loss}
     if soft:
         chosen |= _soft_columns(both, columns, chosen.get("label"))
     return both.filter(both.o_decision.notnull() & both.n_decision.notnull()).select(**chosen)

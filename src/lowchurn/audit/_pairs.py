@@ -17,7 +17,7 @@ EXAMPLES = 5
 # on_mismatch="inner", those of the last are about columns of probabilities.
 UNMATCHED = {
     "no_id": "{n:,} of {rows:,} rows of the {side} table have no id in {ids}.",
-    "no_decision": "{n:,} of {rows:,} rows of the {side} table have no decision ({decision}). "
+    "no_decision": "{n:,} of {rows:,} rows of the {side} table have no {outcome} ({decision}). "
     "Leave them out on both sides, or use on_mismatch='inner'.",
 }
 REFUSED = {
@@ -95,14 +95,14 @@ def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, stri
         )
     if found.get("conflicts"):
         raise ValueError(
-            f"audit: the two tables have different labels for {found['conflicts']:,} ids, such as "
-            f"{shown_ids(engine, stored.filter(stored.label_conflict))}. Keep the label column in one of them."
+            f"audit: the two tables have different {columns.truth}s for {found['conflicts']:,} ids, such as "
+            f"{shown_ids(engine, stored.filter(stored.label_conflict))}. Keep the {columns.truth} column in one of them."
         )
     left = (n_old - paired, n_new - paired)
     if any(left):
         notes.append(
             f"Judging the common ids alone left out {left[0]:,} of {n_old:,} old and {left[1]:,} of {n_new:,} new rows "
-            "(no partner, a repeated id or no decision): the figures are about the others only."
+            f"(no partner, a repeated id or no {columns.outcome}): the figures are about the others only."
         )
     used = found.get("weighty", paired)
     if used < paired:
@@ -149,6 +149,7 @@ def _check_side(
                 rows=found["rows"],
                 side=side,
                 ids=", ".join(columns.id),
+                outcome=columns.outcome,
                 decision=predicted.words(),
                 weight=columns.weight,
                 group=columns.group,

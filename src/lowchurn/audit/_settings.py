@@ -32,6 +32,12 @@ class Settings:
     proba: Sequence[str] | Mapping[str, str] | None = None
     classes: Sequence[Class] | None = None
     features: Names = ()
+    value: Names | None = None
+    target: str | None = None
+    loss: Names | None = None
+    gain: Names | None = None
+    tolerance: float = 0.0
+    relative: bool = False
     on_mismatch: str = "error"
     confidence: float = 0.95
     bootstrap: int = 1000
@@ -46,8 +52,14 @@ class Settings:
     remote: bool = False
     views: bool = False
 
+    @property
+    def numeric(self) -> bool:
+        """Outcomes are numbers."""
+        return any(getattr(self, name) is not None for name in ("value", "loss", "gain"))
+
     def check(self) -> None:
         """Refuse values that are wrong whatever the tables are."""
+        self._check_numbers()
         check_choice("audit", "on_mismatch", self.on_mismatch, ("error", "inner"))
         check_number("audit", "confidence", self.confidence, 0, 1, open_low=True, open_high=True)
         check_number("audit", "bootstrap", self.bootstrap, 100, 100_000)
@@ -59,6 +71,26 @@ class Settings:
         for name in ("old_name", "new_name"):
             if not isinstance(getattr(self, name), str | None):
                 raise ValueError(f"audit: {name} must be text, got {getattr(self, name)!r}.")
+
+    def _check_numbers(self) -> None:
+        """Refuse settings of numbers beside those of decisions, and without numbers."""
+        given = self.given
+        if not self.numeric:
+            for name in ("target", "tolerance", "relative"):
+                if name in given:
+                    raise ValueError(f"audit: {name} is about numbers. Name their column with value=.")
+            return
+        numbers = next(name for name in ("value", "loss", "gain") if name in given)
+        for name in ("label", "prediction", "score", "threshold", "proba", "classes"):
+            if name in given:
+                instead = "The truth of numbers is target=." if name == "label" else "Leave one of them out."
+                raise ValueError(f"audit: {name}= is for decisions and {numbers}= for numbers. {instead}")
+        costs = [name for name in ("target", "loss", "gain") if name in given]
+        if len(costs) > 1:
+            raise ValueError(f"audit: give one of target=, loss= and gain=, got {' and '.join(costs)}.")
+        check_number("audit", "tolerance", self.tolerance, 0, float("inf"), open_high=True)
+        if not isinstance(self.relative, bool):
+            raise ValueError(f"audit: relative must be True or False, got {self.relative!r}.")
 
     @property
     def given(self) -> dict[str, object]:

@@ -19,7 +19,8 @@ from lowchurn.audit import Audit, History, Verdict
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit._result import Shift
 from lowchurn.audit._review import Review, ReviewPlan
-from lowchurn.audit._summary import HEADLINES, figures, headline, p_equals, p_text
+from lowchurn.audit._summary import figures, headline
+from lowchurn.audit._words import HEADLINES, p_equals, p_text
 from lowchurn.report._figures import flip_matrix, forests, moves_chart, shift_chart
 from lowchurn.report._flips import changed_rows
 from lowchurn.report._frontier import frontier_view
