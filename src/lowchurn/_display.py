@@ -45,7 +45,7 @@ def number_text(value: float, signed: bool = False, digits: int | None = None) -
     """A number that is no share: with four significant digits, or as many after the point as are asked for."""
     sign = "+" if signed else ""
     if digits is None or not (value == 0 or 1e-9 < abs(value) < 1e9):
-        return "undefined" if math.isnan(value) else f"{value:{sign}.4g}"
+        return "undefined" if math.isnan(value) else f"{value:{sign if value else ''}.4g}"
     return f"{round(value, digits) + 0.0:{sign},.{digits}f}"  # no negative zero
 
 

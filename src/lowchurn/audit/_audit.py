@@ -218,7 +218,11 @@ def _count_numbers(engine: Engine, joined: Joined, columns: Columns, settings: S
     cuts, notes = cut_columns(engine, pairs, columns, joined.rows.paired)
     design = design_of(engine, pairs, columns, settings.confidence, notes)
     found = count_numbers(engine, pairs, columns, cuts, design, joined.rows.paired, int(settings.sample))
-    flips = _flip_rows(found["flips"], columns, cuts)
+    fetched = found["flips"]
+    flips = _flip_rows(fetched, columns, cuts)
+    if "worse" in fetched:
+        marks = zip(flips, fetched["worse"], fetched["better"], strict=True)
+        flips = [{"kind": "worse" if w else "better" if b else "neither", **flip} for flip, w, b in marks]
     return found | {"design": design, "flips": flips, "notes": (*joined.notes, *notes)}
 
 

@@ -179,7 +179,7 @@ def tables(audit: NumberAudit) -> list[str]:
         found += ["", "More moves than chance:", ""]
         rows_ = [(s.name, f"{s.rows:,}", interval_text(s.moved), f"{s.lift:.1f}") for s in drivers]
         found += table(("slice", "rows", "moved", "times the overall rate"), rows_)
-    if worse := worse_items(audit)[:MOST_ITEMS]:
+    if runs and (worse := worse_items(audit)[:MOST_ITEMS]):
         total = audit.whole.counts.n["broken"]
         part = "" if total == len(worse) else f", {len(worse)} of {total:,}"
         shown = ("old", "new", "expected", "old answer", "new answer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -62,7 +63,7 @@ def count_numbers(
         "tallies": tallies,
         "judged": tuple(_with_quantiles(engine, rows, cuts, judged, list(tallies)[1:], size, design, unit)),
         "quantiles": ordered.estimates("move", {"all": size}, LEVELS)["all"],
-        **_bins(engine, rows, ordered, found),
+        **_bins(engine, rows, ordered, 0.0 if columns.numbers.relative else columns.numbers.tolerance),
         "flips": engine.fetch(counts.biggest(rows, sample)),
         "pairs": rows,
     }
@@ -109,19 +110,29 @@ def _with_quantiles(
     ]
 
 
-def _bins(engine: Engine, rows: Table, ordered: Sorted, found: Mapping[str, Any]) -> dict[str, Any]:
-    """The histogram of moves, with zero in it, and the density of old and new numbers."""
+def _bins(engine: Engine, rows: Table, ordered: Sorted, tolerance: float) -> dict[str, Any]:
+    """The histogram of moves and the density of old and new numbers."""
     ends = {name: list(ordered.quantiles(name, {"all": list(ENDS)})["all"].values()) for name in ("move", "old", "new")}
-    low, high = _apart(min(ends["move"][0], 0.0), max(ends["move"][1], 0.0))
-    moves = np.zeros(MOVE_BINS, dtype=np.int64)
-    fetched = engine.fetch(counts.histogram(rows, low, high, MOVE_BINS))
+    edges = _move_edges(*_apart(min(ends["move"][0], 0.0), max(ends["move"][1], 0.0)), tolerance)
+    moves = np.zeros(len(edges) - 1, dtype=np.int64)
+    fetched = engine.fetch(counts.histogram(rows, float(edges[0]), float(edges[-1]), len(moves)))
     moves[fetched["bin"]] = fetched["n"]
     first, last = _apart(min(ends["old"][0], ends["new"][0]), max(ends["old"][1], ends["new"][1]))
     joint = engine.fetch(counts.density(rows, first, last, DENSITY_BINS))
     return {
-        "histogram": Histogram(np.linspace(low, high, MOVE_BINS + 1), moves),
+        "histogram": Histogram(edges, moves),
         "density": Shift.from_counts(joint, DENSITY_BINS, "value", first, last),
     }
+
+
+def _move_edges(low: float, high: float, tolerance: float) -> np.ndarray:
+    """Edges of about 40 bins, one of them around zero, and where they are not too coarse some at the tolerance."""
+    width = (high - low) / MOVE_BINS
+    if width / 4 < tolerance < high - low:
+        width = 2 * tolerance / (2 * max(round(tolerance / width - 0.5), 0) + 1)
+    first, last = (math.ceil(max(end / width - 0.5, 0.0)) for end in (-low, high))
+    edges: np.ndarray = (np.arange(-first, last + 2) - 0.5) * width
+    return edges
 
 
 def _apart(low: float, high: float) -> tuple[float, float]:
