@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from lowchurn.audit import _counts as counts
 from lowchurn.audit._columns import Columns, resolve
@@ -28,7 +28,22 @@ BINS = 10
 MISSING_LABELS = ("NA", "N/A", "n/a", "na", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "\\N", "?", "-", ".")
 
 
+@overload
 def audit(
+    old: TableLike, new: TableLike, id: str | Sequence[str] = "id", *, value: str | Sequence[str], **settings: Any
+) -> NumberAudit: ...
+@overload
+def audit(
+    old: TableLike,
+    new: TableLike,
+    id: str | Sequence[str] = "id",
+    label: str | None = None,
+    by: str | Sequence[str] = (),
+    weight: str | None = None,
+    group: str | None = None,
+    **settings: Any,
+) -> Audit: ...
+def audit(  # type: ignore[misc]  # the overloads do not repeat the settings that they share
     old: TableLike,
     new: TableLike,
     id: str | Sequence[str] = "id",

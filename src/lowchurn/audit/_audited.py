@@ -188,7 +188,9 @@ class Audited(ABC, Generic[T, S]):
 
     def _protected(self, names: Sequence[str]) -> list[Protected]:
         """The rows that must not break, by the name of their slice or by their id."""
-        found = {s.name: [self._counts(t).n["labelled"], self._counts(t).n["broken"]] for s, t in self._judged_tallies()}
+        found = {
+            s.name: [self._counts(t).n["labelled"], self._counts(t).n["broken"]] for s, t in self._judged_tallies()
+        }
         ids = [name for name in names if name not in found]
         rows = self._rows_by_id(ids) if ids else {"name": [], "n": [], "broken": []}
         for name, n, broken in zip(rows["name"], rows["n"], rows["broken"], strict=True):

@@ -300,8 +300,9 @@ def _never_break(rows: Protected, rules: Rules) -> Check:
         outcome, words = FAIL, f"{broken:,} of {n:,} rows {rules.broke}, none may."
     else:
         outcome, words = PASS, f"0 of {n:,} rows {rules.broke}."
-    shown = {"allowed": "0", "measured": f"{broken:,} of {n:,} rows broken"}
-    return Check("never_break", rows.name, outcome, 0, estimate, math.nan, f"{rows.name}: {words}", **shown)
+    shown = f"{broken:,} of {n:,} rows broken"
+    text = f"{rows.name}: {words}"
+    return Check("never_break", rows.name, outcome, 0, estimate, math.nan, text, allowed="0", measured=shown)
 
 
 def _judge_limits(limits: Limits, rules: Rules, rows: Evidence, confidence: float, strict: float) -> list[Check]:
@@ -316,8 +317,7 @@ def _judge(name: str, limit: float, rules: Rules, rows: Evidence, confidence: fl
     shown, measured = rule.allowed(limit), rule.measured(estimate)
     if not estimate.defined:
         words = f"{rows.where}: {rule.noun} undefined, since {_why_undefined(rows, rules)}."
-        texts = {"allowed": shown, "measured": measured}
-        return Check(name, rows.where, INCONCLUSIVE, limit, estimate, math.inf, words, **texts)
+        return Check(name, rows.where, INCONCLUSIVE, limit, estimate, math.inf, words, math.nan, shown, measured)
     harm, wide_harm = rule.harm(estimate), rule.harm(wide)
     review = None if rule.quantity == "churn" else rows.review
     more_rows = more_labels = math.nan

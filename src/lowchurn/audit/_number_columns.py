@@ -35,8 +35,7 @@ def resolve_numbers(schemas: Schemas, settings: Settings) -> Columns:
     return Columns(
         id=types,
         sides={
-            side: Predicted(label=value, loss=cost)
-            for side, value, cost in zip(schemas, values, costs, strict=True)
+            side: Predicted(label=value, loss=cost) for side, value, cost in zip(schemas, values, costs, strict=True)
         },
         classes=(),
         answer="float64",

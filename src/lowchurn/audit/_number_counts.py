@@ -66,7 +66,7 @@ def variables(rows: Table) -> list[str]:
 
 def ranges(rows: Table) -> Table:
     """The least and the largest value and the mean of each variable and of both numbers."""
-    wanted = {}
+    wanted: dict[str, Column] = {}
     for name in ("old", "new", *variables(rows)):
         wanted |= {f"{name}_low": rows[name].min(), f"{name}_high": rows[name].max(), f"{name}_mean": rows[name].mean()}
     return rows.aggregate(**wanted)
@@ -95,7 +95,7 @@ def sums(rows: Table, scales: Mapping[str, Scale], by: Mapping[str, Column]) -> 
         conditions["stirred"] = rows.loss_change != 0
     weight = rows.w if "w" in rows.columns else ibis.literal(1.0)
     scaled = {name: scales[name].of(rows[name]) for name in variables(rows)}
-    also = {}
+    also: dict[str, Column] = {}
     for name, x in scaled.items():
         also |= {f"{name}_w": weight * x, f"{name}_v": weight * weight * x, f"{name}_x": weight * weight * x * x}
     if SQUARES[0] in scaled:

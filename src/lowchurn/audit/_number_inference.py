@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import stats as scipy_stats
@@ -251,7 +251,7 @@ class NumberSlice:
     """Of more moved rows than in the other rows."""
     flips_q: float
     """The same with the false-discovery rate held."""
-    quantiles: dict[str, Estimate] = field(default_factory=dict)
+    quantiles: Mapping[str, Estimate] = field(default_factory=dict)
     """Of the move, by level."""
 
     @property
@@ -272,7 +272,7 @@ def judge_number_slices(
     for ((cut, value), tally), p, q, flips_p, flips_q in zip(
         inside, changes, false_discovery(changes), flips, false_discovery(flips), strict=True
     ):
-        figures = {name: design.figure(tally, name) for name in FIGURES}
+        figures: dict[str, Any] = {name: design.figure(tally, name) for name in FIGURES}
         counts = tally.counts
         slices.append(
             NumberSlice(

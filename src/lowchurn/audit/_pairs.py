@@ -96,7 +96,8 @@ def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, stri
     if found.get("conflicts"):
         raise ValueError(
             f"audit: the two tables have different {columns.truth}s for {found['conflicts']:,} ids, such as "
-            f"{shown_ids(engine, stored.filter(stored.label_conflict))}. Keep the {columns.truth} column in one of them."
+            f"{shown_ids(engine, stored.filter(stored.label_conflict))}. "
+            f"Keep the {columns.truth} column in one of them."
         )
     left = (n_old - paired, n_new - paired)
     if any(left):

@@ -74,6 +74,7 @@ class Audit(Audited[Tally, Slice]):
     shift: Shift | None = None
     moved: int | None = None
     """Rows whose probabilities are not the same on both sides."""
+
     @property
     def rules(self) -> Rules:
         """What limits can be set."""

@@ -52,6 +52,8 @@ SOFT = (
     ("calibration_error_new", "calibration error after (ECE, 15 bins)"),
     ("calibration_error_change", "change in calibration error"),
 )
+
+
 def _soft_text(estimate: Estimate) -> str:
     if not estimate.defined:
         return "undefined"

@@ -86,7 +86,7 @@ def _read_arguments(given: Mapping[str, Any]) -> _Asked:
     wanted, limits = read_limits(given, config["gate"])
     gate = Gate.from_dict(wanted) if wanted else None
     kept = [name for name in config["audit"] if name not in flags]
-    kept += [name for name in dict(_flat(config["gate"], "gate.")) if name not in limits]
+    kept += [name for name in dict(flat(config["gate"], "gate.")) if name not in limits]
     paths = {name: given[name] for name in FILES if name in given}
     _check_paths(given, paths, path)
     if "junit" in paths and gate is None:
@@ -95,11 +95,11 @@ def _read_arguments(given: Mapping[str, Any]) -> _Asked:
     if settings.numeric:
         for name in OF_DECISIONS:
             if name in given:
-                raise ValueError(f"audit: {name} is about decisions, and these are numbers. Leave it out.")
+                raise ValueError(f"audit: {name}= is about decisions, and these are numbers. Leave it out.")
     elif gate is not None:
         DECISIONS.check(gate)
     frontier = read_frontier(given["frontier"]) if "frontier" in given else None
-    origin = Origin(command_line(), path, tuple(kept), {} if gate is None else dict(_flat(gate.given, "gate.")))
+    origin = Origin(command_line(), path, tuple(kept), {} if gate is None else dict(flat(gate.given, "gate.")))
     return _Asked(settings, gate, paths, frontier, origin)
 
 
@@ -143,11 +143,11 @@ def _check_paths(given: Mapping[str, Any], paths: Mapping[str, str], config: str
             )
 
 
-def _flat(table: Mapping[str, object], start: str) -> Iterator[tuple[str, object]]:
+def flat(table: Mapping[str, object], start: str) -> Iterator[tuple[str, object]]:
     """Nested tables as dotted names: ``gate.slices.country.max_churn``."""
     for name, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{start}{name}.")
+            yield from flat(value, f"{start}{name}.")
         else:
             yield f"{start}{name}", value
 

@@ -39,14 +39,17 @@ def _figures(audit: NumberAudit) -> dict[str, object]:
     test = ""
     if audit.loss_change.defined:
         p_value = f"p{p_equals(audit.paired_test.p_value)}".replace(" ", "\u00a0")
-        test = f"{audit.paired_test.method[0].upper()}{audit.paired_test.method[1:]}, two-sided, that the mean loss did "
+        test = (
+            f"{audit.paired_test.method[0].upper()}{audit.paired_test.method[1:]}, two-sided, that the mean loss did "
+        )
         test += f"not change: {p_value}."
     known = f"{audit.whole.counts.n['labelled']:,}"
     truth = "a target" if audit.columns.label is not None else f"a known {audit.compared.loss}"
     return {
         "cards": cards,
         "test": test,
-        "rows_words": f"{audit.rows.paired:,} rows" + (f", {known} of them with {truth}." if audit.compared.loss else "."),
+        "rows_words": f"{audit.rows.paired:,} rows"
+        + (f", {known} of them with {truth}." if audit.compared.loss else "."),
     }
 
 
@@ -146,11 +149,20 @@ def biggest_moves(audit: NumberAudit) -> Flips:
     """The biggest moves that the audit kept."""
     columns = list(dict.fromkeys(name for flip in audit.flips for name in flip if name != "kind"))
     known = audit.compared.loss is not None
-    ours = {"old": "old", "new": "new", "move": "move", "target": "target", "old loss": "old loss", "new loss": "new loss"}
+    ours = {
+        "old": "old",
+        "new": "new",
+        "move": "move",
+        "target": "target",
+        "old loss": "old loss",
+        "new loss": "new loss",
+    }
     heads = [*(["kind"] if known else []), *(head(name, ours) for name in columns)]
     rows = [(str(flip.get("kind", "")), [cell(flip.get(name)) for name in columns]) for flip in audit.flips]
     total, size = audit.whole.counts.n["changed"], len(rows)
     noun = "items that moved" if audit.coverage is not None else "moves"
-    caption = f"The {size:,} biggest of {total:,} {noun}" if size < total else f"All {total:,} {noun}, the biggest first"
+    caption = (
+        f"The {size:,} biggest of {total:,} {noun}" if size < total else f"All {total:,} {noun}, the biggest first"
+    )
     empty = f"{total:,} numbers moved; no examples were kept." if total else f"No number moved {tolerance_text(audit)}."
     return Flips(heads, rows, known, total, "Biggest moves", caption, empty)

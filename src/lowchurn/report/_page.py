@@ -65,7 +65,9 @@ NUMBER_SECTIONS = {
 }
 
 
-def write_html(path: str | Path, audit: Outcome | History, verdict: Verdict | None = None, **extras: Any) -> None:
+def write_html(
+    path: str | Path, audit: Audit | NumberAudit | History, verdict: Verdict | None = None, **extras: Any
+) -> None:
     """Write :func:`html_page` to a file, whole or not at all.
 
     Examples
@@ -84,7 +86,7 @@ def write_html(path: str | Path, audit: Outcome | History, verdict: Verdict | No
 
 
 def html_page(
-    audit: Outcome | History,
+    audit: Audit | NumberAudit | History,
     verdict: Verdict | None = None,
     *,
     plan: ReviewPlan | None = None,
