@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test test-slow test-stress test-gpu test-spark check format clean \
+.PHONY: help demo docs test test-slow test-stress test-gpu test-spark check format clean \
 	bench-combine bench-engine bench-audit bench-learners bench-search bench-dial bench-users bench-table1
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make test-slow      the long statistical checks as well"
 	@echo "make test-stress    fuzzing, kills and determinism of every command"
 	@echo "make test-spark     the audit on a local Spark (needs Java)"
+	@echo "make docs           build the site into site/, run its examples and look at it in a browser"
 	@echo "make check          ruff (lint and format) and mypy"
 	@echo "make format         let ruff rewrite the files"
 	@echo "make test-gpu       the checks that need a CUDA device"
@@ -37,14 +38,24 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e ".[dev]"
 	@touch $@ $(VENV)/.core
 
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) -e ".[dev,docs]"
+	@touch $@
+
 demo: $(VENV)/.core
 	$(BIN)/lowchurn demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not slow and not stress and not gpu and not spark"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not stress and not gpu and not spark and not site"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not stress and not gpu and not spark"
+	$(BIN)/python -m pytest -n 2 -m "not stress and not gpu and not spark and not site"
+
+# Nothing is loaded from the network, and every warning is an error. Only pages that changed are built again.
+docs: $(VENV)/.docs
+	MPLBACKEND=Agg $(BIN)/python -m sphinx -W --keep-going -q -d site/.doctrees docs site
+	$(BIN)/python -m pytest -q -m site tests/site
+	@echo "open site/index.html"
 
 test-stress: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m stress tests
@@ -94,4 +105,5 @@ bench-table1: $(VENV)/.dev
 	$(BIN)/lowchurn bench report --store out/table1 --out out/table1-report
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache \
+		site docs/auto_examples docs/api/generated docs/results/tables.zip

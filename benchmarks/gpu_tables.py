@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--strategies", nargs="*", default=[], help="instead of the plan's")
     parser.add_argument("--datasets", nargs="*", default=[])
     parser.add_argument("--parts", nargs="*", default=[], help="some parts of the plan, such as convnet-4-1000")
+    parser.add_argument("--retry-failed", action="store_true", help="train models again that failed")
     parser.add_argument("--warm-up", type=int, default=0, metavar="N", help="compile kernels with N processes first")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -77,7 +78,7 @@ def run_parts(store: Store, parts: list[Part], chosen: argparse.Namespace, took:
         print(line, flush=True)
         save(store, chosen, took, counts)  # block by block: the machine's time may end at any moment
 
-    options = {"device": chosen.device, "jobs": chosen.jobs, "block": chosen.block}
+    options = {"device": chosen.device, "jobs": chosen.jobs, "block": chosen.block, "retry_failed": chosen.retry_failed}
     try:
         for part, protocol, datasets in works(parts, chosen.inputs, tell):
             began = time.perf_counter()

@@ -75,13 +75,14 @@ ALLOWED = {
     "audit": MATHS,
     "report": MATHS | {"audit", "_charts", "_frontier_chart", "_tried"},
     "bench": FRONT | {"_exits"},
-    "cli": FRONT | {"_exits", "audit", "report", "bench", "retrain"},
+    "integrations": FRONT | {"audit", "report"},
+    "cli": FRONT | {"_exits", "audit", "report", "bench", "retrain", "integrations"},
     "__main__": {"cli"},
 }
 
 # Heavy libraries, and the only places that may import them.
 EDGES = {
-    "torch": ("nets/", "learners/_torch.py", "bench/"),
+    "torch": ("nets/", "learners/_torch.py", "bench/", "integrations/"),
     "triton": ("nets/",),
     "numba": ("nets/",),
     "lightgbm": ("learners/_lightgbm.py",),
@@ -106,8 +107,19 @@ EDGES = {
     "ray": (),
     "skops": ("learners/_skops.py",),
     "onnxruntime": ("estimator/_production.py",),
-    "pandas": ("retrain/", "estimator/_frontier.py", "estimator/_split.py", "bench/", "report/", "audit/"),
-    "datasets": ("bench/_fetch.py",),
+    "pandas": (
+        "retrain/",
+        "estimator/_frontier.py",
+        "estimator/_split.py",
+        "bench/",
+        "report/",
+        "audit/",
+        "integrations/",
+    ),
+    "datasets": ("bench/_fetch.py", "integrations/huggingface.py"),
+    "transformers": ("integrations/_checkpoints.py", "integrations/huggingface.py"),
+    "peft": ("integrations/_checkpoints.py",),
+    "mlflow": ("integrations/mlflow.py",),
     "huggingface_hub": ("bench/_fetch.py",),
     "pyarrow": ("audit/", "bench/", "retrain/"),
     "msgspec": ("_reading.py",),

@@ -1,10 +1,16 @@
 """What the documents show runs, and every public name is documented with an example."""
 
+import contextlib
 import doctest
 import importlib
 import inspect
+import io
+import os
 import pkgutil
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,16 +21,57 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def python_blocks(path):
-    return re.findall(r"^```python\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+EXTRAS = {"huggingface.md": ("transformers", "datasets", "accelerate")}  # what the examples of a document need
 
 
-@pytest.mark.parametrize("path", [p for p in DOCUMENTS if python_blocks(p)], ids=lambda p: p.name)
-def test_python_examples_run(path, tmp_path, monkeypatch):
+def blocks(path):
+    """Each block of code of a document that is run, with its kind; a ``text`` block after Python is what it prints."""
+    found = re.findall(r"^```(\w+)\n(.*?)^```(.*?)(?=^```|\Z)", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    before = ""
+    for kind, body, after in found:
+        if kind in ("python", "console") or (kind == "text" and before == "python"):
+            yield kind, body
+        before = kind if not after.strip() else ""
+
+
+def run_python(body, namespace, path):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(body, str(path), "exec"), namespace)
+    return printed.getvalue()
+
+
+def run_shell(body):
+    """Run the lines that start with ``$`` and return them with what they print, as the block shows it."""
+    lines = []
+    for command in re.findall(r"^\$ (.*)$", body, flags=re.MULTILINE):
+        words = shlex.split(command)
+        assert words[0] == "lowchurn", f"documents show commands of lowchurn, not {words[0]}"
+        environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+        done = subprocess.run(
+            [sys.executable, "-m", *words], capture_output=True, text=True, env=environment, timeout=120, check=False
+        )
+        lines += [f"$ {command}", done.stdout, done.stderr]
+    return "\n".join(line.rstrip("\n") for line in lines if line) + "\n"
+
+
+def assert_same(shown, printed):
+    """``...`` stands for anything, and spaces are not compared."""
+    same = doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert same, f"shown:\n{shown}\nprinted:\n{printed}"
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if [*blocks(p)]], ids=lambda p: p.name)
+def test_examples_run_and_print_what_is_shown(path, tmp_path, monkeypatch):
+    for library in EXTRAS.get(path.name, ()):
+        pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "example"}
-    for block in python_blocks(path):
-        exec(compile(block, str(path), "exec"), namespace)
+    namespace, printed = {"__name__": "example"}, ""
+    for kind, body in blocks(path):
+        if kind == "python":
+            printed = run_python(body, namespace, path)
+        else:
+            assert_same(body, printed if kind == "text" else run_shell(body))
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
@@ -112,3 +159,21 @@ def test_the_map_lists_the_public_names():
         listed[room] = sorted(re.findall(r"`(\w+)`", names))
     public = {room: sorted(importlib.import_module(f"lowchurn.{room}").__all__) for room in public_rooms()}
     assert listed == {room: names for room, names in public.items() if names}
+
+
+def test_the_api_pages_list_every_public_name_and_nothing_else():
+    listed, room = {}, ""
+    for line in (ROOT / "docs" / "api" / "index.rst").read_text().splitlines():
+        if line.startswith(".. currentmodule:: "):
+            room = line.split()[-1].removeprefix("lowchurn.")
+        elif re.fullmatch(r"   \w+", line):
+            listed.setdefault(room, []).append(line.strip())
+    public = {room: list(importlib.import_module(f"lowchurn.{room}").__all__) for room in public_rooms()}
+    public["nets.networks"] = ["convnet", "fcn", "resnet", "transformer"]  # what the module `networks` has
+    assert {room: sorted(names) for room, names in listed.items()} == {
+        room: sorted(names) for room, names in public.items() if names
+    }
+
+
+def test_the_citation_file_is_of_this_version():
+    assert f"version: {lowchurn.__version__}\n" in (ROOT / "CITATION.cff").read_text()

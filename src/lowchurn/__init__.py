@@ -6,16 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lowchurn.estimator import LowChurnClassifier, load
+    from lowchurn.estimator import LowChurnClassifier, SoftTargetClassifier, load
 
 __version__ = "0.2.0.dev0"
 
 _MODULES = ("audit", "metrics", "report", "scoring", "selection", "strategies", "theory")
-_FROM_ESTIMATOR = ("LowChurnClassifier", "load")
+_FROM_ESTIMATOR = ("LowChurnClassifier", "SoftTargetClassifier", "load")
 
 # Without audit and report, which need an extra that `from lowchurn import *` should not ask for.
 __all__ = [
     "LowChurnClassifier",
+    "SoftTargetClassifier",
     "__version__",
     "load",
     "metrics",

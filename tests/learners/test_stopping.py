@@ -52,7 +52,8 @@ def trees(booster):
 def test_an_estimator_that_stops_early_finds_its_number_of_rounds(name, m):
     onehot = np.eye(m)[Y[m]]
     learner = learner_for(STOPPING[name], np.arange(m))
-    hard, soft = learner.fit_many(X, [Job(onehot, seed=1), Job(0.8 * onehot + 0.2 / m, Distill(), seed=1)])
+    jobs = [Job(onehot, seed=1), Job(0.8 * onehot + 0.2 / m, Distill(), seed=1, labels=Y[m])]  # the same labels
+    hard, soft = learner.fit_many(X, jobs)
     rounds = trees(hard.boosters[0])
     assert 1 <= rounds < 150
     assert trees(soft.boosters[0]) == rounds

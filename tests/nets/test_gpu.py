@@ -180,7 +180,7 @@ def test_convnets_have_the_same_bits_alone_and_among_others_recorded_or_not(kind
     options = {"epochs": 4, "patience": 1, "device": "cuda"}
     together = train(network, X, tasks, **options)
     others = [train(network, X, tasks, **options), train(network, X, tasks, memory_limit=1.0, **options)]
-    monkeypatch.setattr(_stack, "RecordedStep", lambda stack, batches: None)
+    monkeypatch.setattr(_stack, "RecordedStep", lambda *parts: None)
     others.append(train(network, X, tasks, **options))
     for other in others:
         for name, value in together.state.items():
@@ -266,18 +266,21 @@ def test_fused_residual_networks_give_the_gradients_of_plain_ones():
     x = torch.tensor(rng.normal(size=(3, 20, 16, 16, 3)), device=device, dtype=torch.float32)
     targets = torch.tensor(rng.dirichlet(np.ones(3), size=(3, 20)), device=device, dtype=torch.float32)
     weights = torch.tensor(rng.uniform(size=(3, 20)), device=device, dtype=torch.float32)
-    stacks = {}
-    for precision in ("ieee", "bfloat16"):
+
+    def gradients(precision, x, params):
         buffers = fresh_buffers(network, 3, device, torch.float32)
-        settings = Settings(device, torch.float32, precision=precision)
-        stack = stacks[precision] = ResnetStack(network, params, buffers, settings)
+        stack = ResnetStack(network, params, buffers, Settings(device, torch.float32, precision=precision))
+        assert (stack.ops is _resnet_plain) == (precision == "ieee")
         stack.steps = 1
         stack.step(x, targets, weights, None)
-    assert [stack.ops is _resnet_plain for stack in stacks.values()] == [True, False]
-    for name, exact in stacks["ieee"].slopes.items():
-        error = (stacks["bfloat16"].slopes[name] - exact).norm()
-        # A change of the last bit of the inputs grows from layer to layer until it reaches the first weights.
-        assert error <= 0.3 * exact.norm(), f"{name}: {error / exact.norm()}"
+        return stack.slopes
+
+    # What rounding does to a gradient grows from layer to layer, so it is measured: plain products of rounded numbers.
+    rounded = gradients("ieee", x.bfloat16().float(), {name: w.bfloat16().float() for name, w in params.items()})
+    fused = gradients("bfloat16", x, params)
+    for name, exact in gradients("ieee", x, params).items():
+        error, expected = ((some[name] - exact).norm() for some in (fused, rounded))  # 0 for biases before a norm
+        assert error <= 4 * expected + 0.02 * exact.norm(), f"{name}: {error}, where rounding gives {expected}"
 
 
 def test_neighbours_and_recording_do_not_matter_to_residual_networks(monkeypatch):
@@ -288,7 +291,7 @@ def test_neighbours_and_recording_do_not_matter_to_residual_networks(monkeypatch
     options = {"epochs": 5, "patience": 1, "batch_size": 16, "device": "cuda"}
     together, again = (train(network, X, tasks, **options) for _ in range(2))
     apart = train(network, X, tasks, memory_limit=1.0, **options)
-    monkeypatch.setattr(ResnetStack, "recordable", False)
+    monkeypatch.setattr(_stack, "RecordedStep", lambda *parts: None)
     one_by_one = train(network, X, tasks, **options)
     for other in (again, apart, one_by_one):
         for name, value in together.state.items():

@@ -55,15 +55,9 @@ class Store:
     --------
     >>> import tempfile
     >>> from lowchurn.bench import Store
-    >>> from lowchurn.bench._segments import COLUMNS
-    >>> store = Store(tempfile.mkdtemp())
-    >>> row = {name: kind() for name, kind in COLUMNS.items()} | {"dataset": "wine", "status": "finished"}
-    >>> store.append([row, row | {"trial": 1}])
-    2
-    >>> store.append([row])  # is there already
-    0
-    >>> [r["trial"] for r in store.rows()]
-    [0, 1]
+    >>> store = Store(tempfile.mkdtemp())  # filled by lowchurn.bench.run
+    >>> len(store), store.rows()
+    (0, [])
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -66,8 +66,8 @@ from lowchurn.estimator._training import (
     Capability,
     Trainer,
     TrainingRows,
+    checked_table,
     find_estimator,
-    may_take_nan,
     out_of_fold,
     progress,
     unfitted,
@@ -590,17 +590,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def _check_rows(self, X: Rows, y: ArrayLike) -> tuple[Rows, np.ndarray]:
         if y is None:
             raise ValueError(f"{WHO} requires y to be passed, but the target y is None.")
-        if hasattr(X, "columns"):  # pandas, polars: columns keep their kinds
-            if not hasattr(X, "to_numpy"):
-                raise ValueError(
-                    f"{WHO}: X must be an array, a sparse matrix or a data frame of pandas or polars, got "
-                    f"{type(X).__name__}. Convert it (collect() or to_pandas())."
-                )
-            validate_data(self, X, skip_check_array=True)
-            if len(X) == 0:
-                raise ValueError(f"{WHO}: X must have at least one row, got an empty table.")
-        else:
-            X = validate_data(self, X, dtype=None, accept_sparse="csr", ensure_all_finite=self._must_be_finite)
+        X = checked_table(self, X, self.estimator_)
         y = target_labels(y)
         check_consistent_length(X, y)
         if not unusual(y):
@@ -619,14 +609,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         trained = served is not None and not base_alone(served.weights)  # a base may be any function
         if plain and trained and X.ndim == 2 and len(X) > 0 and X.shape[1] == self.n_features_in_:
             return X
-        return validate_data(
-            self, X, reset=False, dtype=None, accept_sparse="csr", ensure_all_finite=self._must_be_finite
-        )  # fmt: skip
-
-    @property
-    def _must_be_finite(self) -> bool:
-        """Whether missing values are refused here; not where the estimator, or its first step, may take them."""
-        return not may_take_nan(self.estimator_)
+        return checked_table(self, X, self.estimator_, reset=False)
 
     def _seed(self) -> int | None:
         if self.random_state is None or isinstance(self.random_state, int | np.integer):

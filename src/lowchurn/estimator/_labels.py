@@ -20,21 +20,21 @@ WHO = "LowChurnClassifier"
 GONE = -1  # the code of a decision for a class that is gone
 
 
-def target_labels(y: ArrayLike) -> np.ndarray:
+def target_labels(y: ArrayLike, who: str = WHO) -> np.ndarray:
     """The labels to learn, one per row: none is missing, and all can be put in order."""
     labels = as_labels(y)
     labels = column_or_1d(labels, warn=True) if labels.ndim != 1 else labels
     if missing_labels(labels).any():
-        raise ValueError(f"{WHO}: y must not have missing labels. Input y contains NaN.")
+        raise ValueError(f"{who}: y must not have missing labels. Input y contains NaN.")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise ValueError(f"{WHO}: y must be finite. Input y contains infinity.")
+        raise ValueError(f"{who}: y must be finite. Input y contains infinity.")
     kinds = sorted({type(label).__name__ for label in labels.tolist()}) if labels.dtype.kind == "O" else []
     if len(kinds) > 1:
         try:
             np.unique(labels)
         except TypeError:
             raise ValueError(
-                f"{WHO}: y must hold labels of one kind, got {' and '.join(kinds)}. Convert them to one kind."
+                f"{who}: y must hold labels of one kind, got {' and '.join(kinds)}. Convert them to one kind."
             ) from None
     return labels
 

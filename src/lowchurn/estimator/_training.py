@@ -17,7 +17,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, get_tags
-from sklearn.utils.validation import assert_all_finite
+from sklearn.utils.validation import assert_all_finite, validate_data
 
 from lowchurn._types import Classifier, Model, Rows
 from lowchurn.estimator._labels import WHO, training_labels
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # What is trained
 
 
-def find_estimator(estimator: Any, base: Asked | None, has_base: bool, seed: int | None) -> Classifier:
+def find_estimator(estimator: Any, base: Asked | None, has_base: bool, seed: int | None, who: str = WHO) -> Classifier:
     """The unfitted estimator to train: the one asked for, else one of the base's own kind.
 
     ``has_base`` is whether there is a base in any form: ``base`` is None for one of which only a table is given.
@@ -49,7 +49,7 @@ def find_estimator(estimator: Any, base: Asked | None, has_base: bool, seed: int
     elif isinstance(estimator, type) or not hasattr(estimator, "fit"):
         name = f"the class {estimator.__name__}" if isinstance(estimator, type) else type(estimator).__name__
         raise ValueError(
-            f"{WHO}: estimator must be a classifier with fit, got {name}. "
+            f"{who}: estimator must be a classifier with fit, got {name}. "
             "Give an unfitted classifier or a Pipeline that ends in one."
         )
     if not gives_probabilities(estimator):
@@ -57,6 +57,7 @@ def find_estimator(estimator: Any, base: Asked | None, has_base: bool, seed: int
         raise NothingToTrain(
             f"estimator must give probabilities (predict_proba), and {name} does not.",
             f"Give estimator=CalibratedClassifierCV({name}()), or another classifier.",
+            who,
         )
     return estimator
 
@@ -122,7 +123,35 @@ def may_take_nan(estimator: Any) -> bool:
         return True
 
 
-def refuse_nan(rows: Rows, learner: Learner) -> None:
+def checked_table(model: Any, X: Rows, estimator: Any, who: str = WHO, reset: bool = True) -> Rows:
+    """Rows that a model is fitted on, or with ``reset=False`` predicts: the columns of data frames keep their kinds."""
+    if hasattr(X, "columns"):  # pandas, polars
+        if not hasattr(X, "to_numpy"):
+            raise ValueError(
+                f"{who}: X must be an array, a sparse matrix or a data frame of pandas or polars, got "
+                f"{type(X).__name__}. Convert it (collect() or to_pandas())."
+            )
+        validate_data(model, X, skip_check_array=True, reset=reset)
+        if reset and len(X) == 0:
+            raise ValueError(f"{who}: X must have at least one row, got an empty table.")
+        return X
+    finite = not may_take_nan(estimator)
+    return validate_data(model, X, reset=reset, dtype=None, accept_sparse="csr", ensure_all_finite=finite)
+
+
+def fit_steps(steps: Any, X: Rows, y: np.ndarray, weight: np.ndarray | None) -> tuple[Any, Rows]:
+    """Fitted preprocessing (or None) and its rows. It takes no weights, so counts of copies are written out for it."""
+    if steps is None:
+        return None, X
+    fitted = clone(steps)
+    if weight is None or not whole_numbers(weight):
+        return fitted, fitted.fit_transform(X, y)
+    copies = np.repeat(np.arange(len(y)), weight.astype(int))
+    ready = fitted.fit_transform(_safe_indexing(X, copies), y[copies])
+    return fitted, _safe_indexing(ready, np.unique(copies, return_index=True)[1])
+
+
+def refuse_nan(rows: Rows, learner: Learner, who: str = WHO) -> None:
     """Missing values where the learner has no support for them are an error before any training."""
     if learner.takes_nan or may_take_nan(learner.estimator):
         return
@@ -131,7 +160,7 @@ def refuse_nan(rows: Rows, learner: Learner) -> None:
         empty = [str(column) for column in rows.columns if rows[column].isna().any()]
         if empty:
             raise ValueError(
-                f"{WHO}: Input X contains NaN in {empty[:5]}, and {name} does not accept missing values. "
+                f"{who}: Input X contains NaN in {empty[:5]}, and {name} does not accept missing values. "
                 "Impute them in a Pipeline, or choose an estimator that does."
             )
     elif hasattr(rows, "dtype"):
@@ -219,25 +248,13 @@ class Trainer:
         self.n_jobs = n_jobs
         self.seed = seed
         self.bar = bar
-        self.preprocessing = None if can.steps is None else clone(can.steps)
-        self.rows = self._preprocessed()
+        labels = training_labels(data.classes)[data.y]
+        self.preprocessing, self.rows = fit_steps(can.steps, data.X, labels, data.weight)
         refuse_nan(self.rows, can.learner)
         self.results: dict[Training, Member | Exception] = {}
         self.seconds: dict[Training, float] = {}
         self._means: dict[tuple[Member, ...], Member] = {}
         self._lessons: dict[tuple[Training, ...], np.ndarray | Exception] = {}
-
-    def _preprocessed(self) -> Rows:
-        """Fit the preprocessing. It takes no weights, so counts of copies are written out for it."""
-        X, weight = self.data.X, self.data.weight
-        if self.preprocessing is None:
-            return X
-        y = training_labels(self.data.classes)[self.data.y]
-        if weight is None or not whole_numbers(weight):
-            return self.preprocessing.fit_transform(X, y)
-        copies = np.repeat(np.arange(len(y)), weight.astype(int))
-        ready = self.preprocessing.fit_transform(_safe_indexing(X, copies), y[copies])
-        return _safe_indexing(ready, np.unique(copies, return_index=True)[1])
 
     @functools.cached_property
     def _warm_rows(self) -> Rows:

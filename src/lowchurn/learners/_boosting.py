@@ -20,14 +20,22 @@ from sklearn.utils import _safe_indexing
 
 from lowchurn._types import ArrayLike, Classifier, Rows
 from lowchurn.learners._boosted import WHOLE, BoostedModel, Booster, Stage, plain_table
-from lowchurn.learners._learner import Job, Learner, NothingToTrain, class_weights, kind_of, weighted_mass
+from lowchurn.learners._learner import (
+    Data,
+    Job,
+    Learner,
+    NothingToTrain,
+    Weights,
+    class_weights,
+    kind_of,
+    weighted_mass,
+)
 from lowchurn.metrics import decide
 
 HELD_OUT = 10  # one row of so many finds the number of rounds, where an estimator stops early
 LOSS_ROWS = 1_500  # as many rows at most show whether boosting diverged; to score them costs time with many classes
 Estimator: TypeAlias = Any  # a classifier of any library, fitted or not; they share no base class
-Weights: TypeAlias = np.ndarray | None  # one per row
-Data: TypeAlias = tuple[Rows, np.ndarray, Weights]  # rows, their classes (or targets) and their weights
+HeldOut: TypeAlias = tuple[Data, np.ndarray | None]  # rows with targets, and scores that boosting starts from
 
 
 class BoostingLearner(Learner):
@@ -81,8 +89,25 @@ class BoostingLearner(Learner):
         """Train on classes 0 to m - 1 as the library does, with rows to stop early on; return the fitted estimator."""
 
     @abc.abstractmethod
-    def fit_soft(self, estimator: Estimator, data: Data, scores: np.ndarray | None, *, continued: bool) -> Booster:
-        """Train a booster on targets, on top of scores (n, columns), which are None only with ``starts_itself``."""
+    def fit_soft(
+        self,
+        estimator: Estimator,
+        data: Data,
+        scores: np.ndarray | None,
+        *,
+        continued: bool = False,
+        held_out: HeldOut | None = None,
+    ) -> Booster:
+        """Train a booster on targets, on top of scores (n, columns), which are None only with ``starts_itself``.
+
+        With rows that are held out, training stops early on the cross-entropy against their targets, as the estimator
+        asks for it, and the booster contains the rounds up to the best one.
+        """
+
+    @classmethod
+    @abc.abstractmethod
+    def rounds_trained(cls, booster: Booster) -> int:
+        """Return the number of rounds in a booster."""
 
     @classmethod
     def is_fitted(cls, base: Estimator) -> bool:
@@ -129,20 +154,25 @@ class BoostingLearner(Learner):
         estimator = self.settled(X, job)
         before = self.stages(base) if job.base_share else None
         settings, threads = self.settings_of(estimator), first_given(estimator.get_params(), self.thread_names)
-        if before is None and job.hard:
+        if before is None and job.hard and job.held_out is None:
             y = decide(job.targets)
             if len(np.unique(y)) == len(self.classes):
                 booster = self.booster_of(self.fit_labels(estimator, (X, y, job.sample_weight)))
                 return self.model([Stage(booster, settings)], self.classes, None, threads)
         targets, weight = self.aims(job)
-        if before is not None:
-            start, scores = before.start, before.raw(X)
-        elif self.starts_itself:
-            start, scores = None, None
-        else:
-            start = log_shares(targets, weight)
-            scores = np.broadcast_to(start, (len(targets), len(start)))
-        booster = self.fit_soft(estimator, (X, targets, weight), scores, continued=before is not None)
+        start = before.start if before is not None else self.start_of(targets, weight)
+        scores = spread(start, len(targets)) if before is None else before.raw(X)
+        held_out = None
+        if job.held_out is not None and self.stops_early(estimator):
+            rows = plain_table(job.held_out[0])
+            aims = self.aims(Job(job.held_out[1], sample_weight=job.held_out[2]))
+            held_out = (rows, *aims), spread(start, len(aims[0])) if before is None else before.raw(rows)
+        booster = self.fit_soft(
+            estimator, (X, targets, weight), scores, continued=before is not None, held_out=held_out
+        )
+        if held_out is not None:
+            rounds = self.rounds_trained(booster)
+            self.note(f"{type(estimator).__name__} trained {rounds} rounds, the best number on the rows given for it.")
         stages = [] if before is None else before.stages
         model = self.model([*stages, Stage(booster, settings)], self.classes, start, threads)
         if before is not None and scores is not None:
@@ -173,6 +203,8 @@ class BoostingLearner(Learner):
     def _rounds(self, X: Rows, job: Job, estimator: Estimator) -> int | None:
         """Return the number of rounds, where it is not the estimator's own."""
         who, stops = type(estimator).__name__, self.stops_early(estimator)
+        if job.held_out is not None and stops:
+            return None  # found while training
         same_rate = first_given(estimator.get_params(), self.rate_names) in self._base_rates
         if self._base_rounds and same_rate and (stops or self.rounds_in(estimator) in self._base_rounds):
             rounds = self._base_rounds[0]
@@ -180,10 +212,10 @@ class BoostingLearner(Learner):
             return rounds
         if not stops:
             return None
-        labels = job.true_classes
-        key = joblib.hash((X, labels, job.sample_weight))
+        known = job.true_classes if job.labels is not None or job.hard else None
+        key = joblib.hash((X, job.targets if known is None else known, job.sample_weight))
         if key not in self._found_rounds:
-            self._found_rounds[key] = self._find_rounds(estimator, X, labels, job.sample_weight, job.seed or 0)
+            self._found_rounds[key] = self._find_rounds(estimator, X, job, soft=known is None)
         found = self._found_rounds[key]
         if found is None:
             self.note(f"{who} trained all its rounds: too few rows to hold some out for early stopping.")
@@ -194,16 +226,30 @@ class BoostingLearner(Learner):
         )
         return found
 
-    def _find_rounds(self, estimator: Estimator, X: Rows, labels: np.ndarray, weight: Weights, seed: int) -> int | None:
-        y = np.unique(labels, return_inverse=True)[1]
-        train, held_out = stopping_rows(y, seed)
-        if not len(held_out):
+    def _find_rounds(self, estimator: Estimator, X: Rows, job: Job, soft: bool) -> int | None:
+        """Return the rounds at which training stops early on held-out rows; None where there are too few rows."""
+        y = np.unique(job.true_classes, return_inverse=True)[1]
+        split = stopping_rows(y, job.seed or 0)
+        if not len(split[1]):
             return None
-        parts: list[Data] = [
-            (_safe_indexing(X, rows), y[rows], None if weight is None else weight[rows]) for rows in (train, held_out)
-        ]
-        fitted = self.fit_labels(estimator, *parts)
+        aims, weight = self.aims(job) if soft else (y, job.sample_weight)
+        train, held_out = (
+            (_safe_indexing(X, rows), aims[rows], None if weight is None else weight[rows]) for rows in split
+        )
+        if soft:
+            start = self.start_of(*train[1:])
+            begin, later = (spread(start, len(rows)) for rows in split)
+            return self.rounds_trained(self.fit_soft(estimator, train, begin, held_out=(held_out, later)))
+        fitted = self.fit_labels(estimator, train, held_out)
         return self.rounds_of(fitted) or self.rounds_in(estimator)
+
+    def start_of(self, targets: np.ndarray, weight: Weights) -> np.ndarray | None:
+        """Return the scores that boosting starts from; None where the library finds them by itself."""
+        return None if self.starts_itself else log_shares(targets, weight)
+
+    @property
+    def stops_on_rows(self) -> bool:
+        return self.stops_early(self.estimator)
 
     def _refuse_divergence(self, model: BoostedModel, data: Data, scores: np.ndarray) -> None:
         """Newton steps on scores where a wrong class is nearly certain can be without bound."""
@@ -306,6 +352,11 @@ class BoostingLearner(Learner):
     @classmethod
     def load(cls, files: dict[str, bytes], trusted: Sequence[str] = ()) -> Any:
         return cls.model.from_files(files)
+
+
+def spread(start: np.ndarray | None, rows: int) -> np.ndarray | None:
+    """Return the scores that boosting starts from, for every row."""
+    return None if start is None else np.broadcast_to(start, (rows, len(start)))
 
 
 def first_given(parameters: dict[str, Any], names: Sequence[str]) -> Any:

@@ -22,7 +22,8 @@ from lowchurn._extras import importing
 from lowchurn._model_files import Refused
 from lowchurn._types import Rows
 from lowchurn.learners._boosted import BoostedModel, Stage
-from lowchurn.learners._boosting import BoostingLearner, Data, first_given
+from lowchurn.learners._boosting import BoostingLearner, HeldOut, first_given
+from lowchurn.learners._learner import Data
 from lowchurn.learners._sklearn import soft_rows
 from lowchurn.learners._trees import reading, require
 
@@ -168,24 +169,41 @@ class CatBoostLearner(BoostingLearner):
         return fitted
 
     def fit_soft(
-        self, estimator: CatBoostClassifier, data: Data, scores: np.ndarray | None, *, continued: bool
+        self,
+        estimator: CatBoostClassifier,
+        data: Data,
+        scores: np.ndarray | None,
+        *,
+        continued: bool = False,
+        held_out: HeldOut | None = None,
     ) -> CatBoost:
         import catboost
 
-        X, targets, weight = data
         given = _made(estimator, self._quiet(estimator)).get_params()
         parameters = {k: v for k, v in given.items() if k not in OWN | LABELS | set(KINDS)}
         kinds = {k: given[k] for k in KINDS if k in given}
-        if len(self.classes) == 2:
-            parameters["loss_function"] = "CrossEntropy"
-            baseline = None if scores is None else scores[:, 0]
-            pool = catboost.Pool(X, label=targets[:, 1], weight=weight, baseline=baseline, **kinds)
-        else:
-            parameters.update(loss_function="MultiClass", classes_count=len(self.classes))
+        two = len(self.classes) == 2
+        parameters.update({"loss_function": "CrossEntropy"} if two else {"loss_function": "MultiClass"})
+        if not two:
+            parameters["classes_count"] = len(self.classes)
+
+        def pool_of(data: Data, scores: np.ndarray | None) -> Any:
+            X, targets, weight = data
+            if two:
+                baseline = None if scores is None else scores[:, 0]
+                return catboost.Pool(X, label=targets[:, 1], weight=weight, baseline=baseline, **kinds)
             row, column, share = soft_rows(targets, weight)
             baseline = None if scores is None else scores[row]
-            pool = catboost.Pool(_safe_indexing(X, row), label=column, weight=share, baseline=baseline, **kinds)
-        return catboost.CatBoost(parameters).fit(pool)
+            return catboost.Pool(_safe_indexing(X, row), label=column, weight=share, baseline=baseline, **kinds)
+
+        if held_out is None:
+            return catboost.CatBoost(parameters).fit(pool_of(data, scores))
+        parameters["use_best_model"] = True
+        return catboost.CatBoost(parameters).fit(pool_of(data, scores), eval_set=pool_of(*held_out))
+
+    @classmethod
+    def rounds_trained(cls, booster: CatBoost) -> int:
+        return int(booster.tree_count_)
 
     @staticmethod
     def _quiet(estimator: CatBoostClassifier) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -17,9 +17,11 @@ from sklearn.base import clone
 
 from lowchurn._types import ArrayLike, Classifier, Model, Rows
 from lowchurn.metrics import decide
-from lowchurn.strategies import ColdStart, Strategy, member_seed
+from lowchurn.strategies import ColdStart, Strategy, member_seed, one_hot
 
 PLAIN = ColdStart()
+Weights: TypeAlias = np.ndarray | None  # one per row
+Data: TypeAlias = tuple[Rows, np.ndarray, Weights]  # rows, their classes (or targets) and their weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +40,16 @@ class Job:
     seed : int, optional
         Decides everything random, where the estimator does not fix its own ``random_state``.
     labels : array of shape (n,), optional
-        The true classes as indices, for learners that stop early on the loss against them.
+        The true classes as indices, for learners that stop early: on the loss against them, or where they are not
+        given on the loss against the targets.
     pull : array of shape (n, m), optional
         The base's decisions, for a strategy with a ``limit`` (:meth:`~lowchurn.strategies.Strategy.pull`).
     member : int
         Which of several trainings by the same strategy; all but the first get seeds of their own, also where the
         estimator fixes its ``random_state``.
+    held_out : (rows, targets, weights or None), optional
+        Rows to stop early on, beside those that are trained on. By default a learner that stops early holds out some
+        of its own.
 
     Examples
     --------
@@ -61,6 +67,7 @@ class Job:
     labels: np.ndarray | None = None
     pull: np.ndarray | None = None
     member: int = 0
+    held_out: Data | None = None
 
     @property
     def base_share(self) -> float:
@@ -75,6 +82,11 @@ class Job:
     def true_classes(self) -> np.ndarray:
         """The labels, or where there are none the likeliest classes of the targets, as indices."""
         return decide(self.targets) if self.labels is None else self.labels
+
+    @property
+    def stopping_targets(self) -> np.ndarray:
+        """What early stopping compares with: the labels, or where there are none the targets."""
+        return self.targets if self.labels is None else one_hot(self.labels, self.targets.shape[1])
 
 
 class Learner(abc.ABC):
@@ -134,6 +146,11 @@ class Learner(abc.ABC):
     @abc.abstractmethod
     def fit(self, X: Rows, job: Job, base: Any = None) -> Any:
         """Train one job. ``base`` is the fitted model in production, for starts from its weights."""
+
+    @property
+    def stops_on_rows(self) -> bool:
+        """Whether training stops early on rows that a job may give (``held_out``)."""
+        return False
 
     def fit_many(self, X: Rows, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
         """Train all jobs; a job that fails returns its exception instead of a model, and the others go on."""
@@ -245,8 +262,8 @@ def _attempt(learner: Learner, X: Rows, job: Job, base: Any) -> tuple[Any, list[
 class NothingToTrain(ValueError):
     """An estimator that cannot be trained here, or a base that does not show how to train its kind."""
 
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(f"LowChurnClassifier: {reason} {remedy}")
+    def __init__(self, reason: str, remedy: str, who: str = "LowChurnClassifier") -> None:
+        super().__init__(f"{who}: {reason} {remedy}")
         self.reason = reason  # a sentence; the command line has another remedy
 
 

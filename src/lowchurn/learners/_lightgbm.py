@@ -15,17 +15,19 @@ from sklearn.utils.validation import has_fit_parameter
 
 from lowchurn._types import Rows
 from lowchurn.learners._boosted import BoostedModel, Stage
-from lowchurn.learners._boosting import BoostingLearner, Data, first_given, soft_objective
+from lowchurn.learners._boosting import BoostingLearner, HeldOut, cross_entropy, first_given, soft_objective
+from lowchurn.learners._learner import Data
 from lowchurn.learners._trees import check_lightgbm, reading
 
 if TYPE_CHECKING:
-    from lightgbm import Booster, LGBMClassifier
+    from lightgbm import Booster, Dataset, LGBMClassifier
 
 ROUNDS = (
     *("n_estimators", "num_iterations", "num_iteration", "n_iter", "num_tree", "num_trees", "num_round", "num_rounds"),
     *("nrounds", "num_boost_round", "max_iter"),
 )
 STOPPING = ("early_stopping_round", "early_stopping_rounds", "early_stopping", "n_iter_no_change")
+METRICS = ("metric", "metrics", "metric_types", "eval_metric", "first_metric_only")
 THREADS = ("n_jobs", "num_threads", "num_thread", "nthread", "nthreads")
 # Set by ours: the objective, and what class weights become.
 NOT_NATIVE = {
@@ -109,7 +111,15 @@ class LightGBMLearner(BoostingLearner):
     def booster_of(cls, fitted: LGBMClassifier) -> Booster:
         return fitted.booster_
 
-    def fit_soft(self, estimator: LGBMClassifier, data: Data, scores: np.ndarray | None, *, continued: bool) -> Booster:
+    def fit_soft(
+        self,
+        estimator: LGBMClassifier,
+        data: Data,
+        scores: np.ndarray | None,
+        *,
+        continued: bool = False,
+        held_out: HeldOut | None = None,
+    ) -> Booster:
         import lightgbm
 
         X, targets, weight = data
@@ -125,15 +135,39 @@ class LightGBMLearner(BoostingLearner):
             parameters["objective"] = soft_objective(targets, weight, factor, LEAST_CURVATURE, by_row=False)
         else:
             parameters["objective"] = "cross_entropy"
-        dataset = lightgbm.Dataset(
-            X,
-            label=np.zeros(len(targets), dtype=np.float32) if many else targets[:, 1],
-            weight=None if many else weight,
-            init_score=np.ravel(scores, order="F"),
-            free_raw_data=True,
+        dataset = self._dataset((X, targets, None if many else weight), scores)
+        rounds = self.rounds_in(estimator)
+        if held_out is None:
+            return lightgbm.train(parameters, dataset, num_boost_round=rounds).free_dataset()
+        (rows, aims, weights), later = held_out
+        assert later is not None
+        given = estimator.get_params()
+        patience = int(first_given(given, STOPPING) or 0)
+        stop = lightgbm.early_stopping(
+            patience, verbose=False, min_delta=float(given.get("early_stopping_min_delta") or 0)
         )
-        booster = lightgbm.train(parameters, dataset, num_boost_round=self.rounds_in(estimator))
-        return booster.free_dataset()
+        booster = lightgbm.train(
+            {k: v for k, v in parameters.items() if k not in METRICS} | {"metric": "None" if many else "cross_entropy"},
+            dataset,
+            num_boost_round=rounds,
+            valid_sets=[self._dataset((rows, aims, None if many else weights), later, reference=dataset)],
+            feval=(lambda raw, _: ("soft_log_loss", cross_entropy(raw, aims, weights), False)) if many else None,
+            callbacks=[stop],
+        )
+        return lightgbm.Booster(model_str=booster.model_to_string(num_iteration=booster.best_iteration))
+
+    @staticmethod
+    def _dataset(data: Data, scores: np.ndarray, reference: Dataset | None = None) -> Dataset:
+        import lightgbm
+
+        X, targets, weight = data
+        label = np.zeros(len(targets), dtype=np.float32) if targets.shape[1] > 2 else targets[:, 1]
+        start = np.ravel(scores, order="F")
+        return lightgbm.Dataset(X, label=label, weight=weight, init_score=start, reference=reference)
+
+    @classmethod
+    def rounds_trained(cls, booster: Booster) -> int:
+        return int(booster.current_iteration())
 
     def _parameters(self, estimator: LGBMClassifier) -> dict[str, Any]:
         given = {k: v for k, v in estimator.get_params().items() if v is not None}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from sklearn.ensemble import (
     RandomForestClassifier,
 )
 from sklearn.linear_model import LogisticRegression, Perceptron, SGDClassifier
+from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import has_fit_parameter
@@ -127,10 +129,13 @@ class RowsLearner(Learner):
                 f"{type(model).__name__}.fit must take sample_weight for soft targets and weights, and it does not. "
                 "Choose a classifier that does."
             )
-        if not job.base_share and job.hard:
+        if not job.base_share and job.hard and job.held_out is None:
             # Exactly the estimator's own training, without copies of rows.
             y = self.classes[decide(job.targets)]
             return model.fit(X, y) if job.sample_weight is None else model.fit(X, y, sample_weight=job.sample_weight)
+        stopping: dict[str, Any] = {}
+        if (apart := self._hold_out(model, job, X)) is not None:
+            X, job, stopping = apart
         row, column, weight = soft_rows(job.targets, job.sample_weight)
         if model.get_params().get("class_weight") == "balanced":
             # scikit-learn would count rows, and a soft target makes rows of little weight.
@@ -138,7 +143,45 @@ class RowsLearner(Learner):
             model.set_params(class_weight=dict(zip(self.classes.tolist(), balanced.tolist(), strict=True)))
         if job.base_share:
             model = _start_from(model, base, job.base_share)
-        return model.fit(_safe_indexing(X, row), self.classes[column], sample_weight=weight)
+        return model.fit(_safe_indexing(X, row), self.classes[column], sample_weight=weight, **stopping)
+
+    @property
+    def stops_on_rows(self) -> bool:
+        estimator: Any = self.estimator
+        histogram = isinstance(estimator, HistGradientBoostingClassifier) and has_fit_parameter(estimator, "X_val")
+        return histogram and estimator.early_stopping is not False
+
+    def _hold_out(self, model: Any, job: Job, X: Rows) -> tuple[Rows, Job, dict[str, Any]] | None:
+        """Hold rows out before they are copied: copies of one row must not lie on both sides of early stopping."""
+        if not self.stops_on_rows:
+            given = model.get_params()
+            if given.get("early_stopping", given.get("n_iter_no_change")):
+                self.note(
+                    f"{type(model).__name__} holds out rows for early stopping by itself, after each became one row "
+                    "per class, so that copies of a row are on both sides and it stops late."
+                )
+            return None
+        stops = job.held_out is not None or model.early_stopping is True or len(job.targets) > AUTOMATIC
+        model.set_params(early_stopping=stops)
+        held_out = job.held_out
+        if held_out is None:
+            if not stops or model.validation_fraction is None:  # None: on the loss of the training rows
+                return None
+            y = job.true_classes
+            rows, out = train_test_split(
+                np.arange(len(y)),
+                test_size=model.validation_fraction,
+                stratify=y if np.bincount(y)[np.unique(y)].min() > 1 else None,
+                random_state=model.random_state if job.seed is None else job.seed,
+            )
+            weight = job.sample_weight
+            part, other = (None if weight is None else weight[which] for which in (rows, out))
+            held_out = _safe_indexing(X, out), job.stopping_targets[out], other
+            X, job = _safe_indexing(X, rows), replace(job, targets=job.targets[rows], sample_weight=part)
+        copies, column, shares = soft_rows(held_out[1], held_out[2])
+        known = np.isin(column, soft_rows(job.targets, job.sample_weight)[1])  # classes that are trained on
+        stopping = {"X_val": _safe_indexing(held_out[0], copies[known]), "y_val": self.classes[column[known]]}
+        return X, job, stopping | {"sample_weight_val": shares[known]}
 
     @classmethod
     def saves(cls, model: Any) -> bool:
@@ -155,6 +198,7 @@ class RowsLearner(Learner):
 
 SHRINKABLE = (LogisticRegression, SGDClassifier, Perceptron)
 COEFFICIENTS = (*SHRINKABLE, MLPClassifier)  # these start from the base's
+AUTOMATIC = 10_000  # HistGradientBoostingClassifier stops early by itself with more rows than this
 FORESTS = (RandomForestClassifier, ExtraTreesClassifier)  # means of trees, each trained by itself
 GROWING = (GradientBoostingClassifier, *FORESTS)  # keep its trees and add others
 

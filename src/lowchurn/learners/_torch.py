@@ -261,10 +261,15 @@ class TorchLearner(Learner):
         start = None
         if any(job.base_share for job in jobs):
             start = {name: value.detach() for name, value in base.module_.state_dict().items()}
+        pool, tasks = [X], []
+        for job in jobs:
+            tasks.append(self._task(job, start, sum(map(len, pool))))
+            if job.held_out is not None:
+                pool.append(np.asarray(job.held_out[0], dtype=np.float32))
         trained = train(
             network,
-            shaped(who, X),
-            [self._task(job, start) for job in jobs],
+            shaped(who, np.concatenate(pool) if len(pool) > 1 else X),
+            tasks,
             progress=False,
             **{name: getattr(who, name) for name in TRAINING},
         )
@@ -275,14 +280,22 @@ class TorchLearner(Learner):
             for k in range(len(jobs))
         ]
 
-    def _task(self, job: Job, start: dict[str, Tensor] | None) -> Task:
+    @property
+    def stops_on_rows(self) -> bool:
+        return True
+
+    def _task(self, job: Job, start: dict[str, Tensor] | None, pool: int) -> Task:
+        """Return the task of a job, whose own held-out rows begin at a place in the pool."""
         from lowchurn.nets import Task
         from lowchurn.nets._tasks import by_strategy
 
-        labels = job.true_classes
-        rows, held_out = self._split(labels, job)
+        if job.held_out is None:
+            rows, held_out = self._split(job.true_classes, job)
+            known = job.stopping_targets[held_out]
+        else:
+            rows, known = np.arange(len(job.targets)), job.held_out[1]
+            held_out = pool + np.arange(len(known))
         weights, pull = (None if values is None else values[rows] for values in (job.sample_weight, job.pull))
-        known = one_hot(labels[held_out], len(self.classes))
         seed = 0 if job.seed is None else job.seed
         return by_strategy(
             job.strategy, Task(rows, job.targets[rows], held_out, known, seed, start=start, weights=weights, pull=pull)

@@ -13,7 +13,8 @@ import numpy as np
 
 from lowchurn._types import Rows
 from lowchurn.learners._boosted import BoostedModel, Stage, plain_table
-from lowchurn.learners._boosting import BoostingLearner, Data, soft_objective
+from lowchurn.learners._boosting import BoostingLearner, HeldOut, cross_entropy, soft_objective
+from lowchurn.learners._learner import Data
 from lowchurn.learners._trees import check_xgboost, reading
 
 if TYPE_CHECKING:
@@ -138,10 +139,18 @@ class XGBoostLearner(BoostingLearner):
     def booster_of(cls, fitted: XGBClassifier) -> Booster:
         return fitted.get_booster()
 
-    def fit_soft(self, estimator: XGBClassifier, data: Data, scores: np.ndarray | None, *, continued: bool) -> Booster:
+    def fit_soft(
+        self,
+        estimator: XGBClassifier,
+        data: Data,
+        scores: np.ndarray | None,
+        *,
+        continued: bool = False,
+        held_out: HeldOut | None = None,
+    ) -> Booster:
         import xgboost
 
-        X, targets, weight = data
+        _, targets, weight = data
         assert scores is not None
         parameters = {k: v for k, v in estimator.get_xgb_params().items() if v is not None}
         for name in ("objective", "eval_metric", "base_score", "num_class", "missing", "scale_pos_weight"):
@@ -149,14 +158,20 @@ class XGBoostLearner(BoostingLearner):
         many = len(self.classes) > 2
         binned = parameters.get("tree_method") in (None, "auto", "hist") and parameters.get("booster") != "gblinear"
         kind = xgboost.QuantileDMatrix if binned else xgboost.DMatrix
-        matrix = kind(
-            X,
-            label=None if many else targets[:, 1],
-            weight=None if many else weight,
-            base_margin=np.ascontiguousarray(scores if many else scores[:, 0], dtype=np.float32),
-            **matrix_settings(self.settings_of(estimator)),
-            **({"max_bin": parameters["max_bin"]} if binned and "max_bin" in parameters else {}),
-        )
+
+        def matrix_of(data: Data, scores: np.ndarray, **more: Any) -> Any:
+            X, targets, weight = data
+            return kind(
+                X,
+                label=None if many else targets[:, 1],
+                weight=None if many else weight,
+                base_margin=np.ascontiguousarray(scores if many else scores[:, 0], dtype=np.float32),
+                **matrix_settings(self.settings_of(estimator)),
+                **({"max_bin": parameters["max_bin"]} if binned and "max_bin" in parameters else {}),
+                **more,
+            )
+
+        matrix = matrix_of(data, scores)
         objective = None
         if many:
             parameters.update(num_class=len(self.classes), disable_default_eval_metric=1)
@@ -166,7 +181,29 @@ class XGBoostLearner(BoostingLearner):
         else:
             parameters["objective"] = "binary:logistic"
         rounds = int(estimator.get_num_boosting_rounds())
-        return xgboost.train(parameters, matrix, num_boost_round=rounds, obj=objective)
+        if held_out is None:
+            return xgboost.train(parameters, matrix, num_boost_round=rounds, obj=objective)
+        (_, aims, weights), later = held_out
+        assert later is not None
+        if not many:
+            parameters["eval_metric"] = "logloss"
+        booster = xgboost.train(
+            parameters,
+            matrix,
+            num_boost_round=rounds,
+            obj=objective,
+            evals=[(matrix_of(held_out[0], later, **({"ref": matrix} if binned else {})), "held_out")],
+            custom_metric=(lambda raw, _: ("soft_logloss", cross_entropy(raw, aims, weights))) if many else None,
+            callbacks=[patience(estimator)],
+            verbose_eval=False,
+        )
+        if estimator.booster == "gblinear":
+            return booster  # it has no rounds to take off
+        return booster[: booster.best_iteration + 1]
+
+    @classmethod
+    def rounds_trained(cls, booster: Booster) -> int:
+        return int(booster.num_boosted_rounds())
 
     @classmethod
     def read_native(cls, who: str, path: Path, data: bytes) -> BoostedModel | None:
@@ -198,6 +235,14 @@ class XGBoostLearner(BoostingLearner):
 def _callbacks(estimator: XGBClassifier) -> list[Any]:
     """Return the callbacks of an estimator without early stopping."""
     return [one for one in estimator.callbacks or () if not isinstance(one, _early_stopping())]
+
+
+def patience(estimator: XGBClassifier) -> Any:
+    """Return early stopping as an estimator asks for it, by its parameter or by a callback, on one metric."""
+    own = next((one for one in estimator.callbacks or () if isinstance(one, _early_stopping())), None)
+    rounds = (estimator.early_stopping_rounds or 0) if own is None else own.rounds
+    least = 0.0 if own is None else getattr(own, "_min_delta", 0.0)
+    return _early_stopping()(rounds=int(rounds), min_delta=least, maximize=False)
 
 
 def _early_stopping() -> Any:

@@ -126,6 +126,19 @@ def _keras_adam(w, m, v, g, rate, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.co
 
 
 @triton.jit
+def _column_sums(x_ptr, out_ptr, ROWS: tl.constexpr, N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Sums over the rows of some columns of one model."""
+    model = tl.program_id(1).to(tl.int64)
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_T, BLOCK_N), tl.float32)
+    for first in range(0, ROWS, BLOCK_T):
+        t = first + tl.arange(0, BLOCK_T)
+        keep = (t < ROWS)[:, None] & (n < N)[None, :]
+        total += tl.load(x_ptr + model * ROWS * N + t[:, None] * N + n[None, :], mask=keep, other=0.0).to(tl.float32)
+    tl.store(out_ptr + model * N + n, tl.sum(total, axis=0), mask=n < N)
+
+
+@triton.jit
 def _adam(
     w_ptr, m_ptr, v_ptr, g_ptr, copy_ptr, rate_ptr, size, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -241,7 +254,14 @@ def head_backward(slope, x, hidden, w2, w3, slopes):
     return back
 
 
-def adam(w, m, v, g, rate, copy):
+def column_sums(x, out):
+    """Write the sums over the rows of x (K, rows, n); the order depends on the shape of one model alone."""
+    k, rows, n = x.shape
+    block = min(128, power(n))
+    _column_sums[(triton.cdiv(n, block), k)](x, out, ROWS=rows, N=n, BLOCK_T=4096 // block, BLOCK_N=block, num_warps=4)
+
+
+def adam(w, m, v, g, *, rate, copy):
     """Keras's Adam on flat float32 buffers; ``copy`` receives the rounded weights."""
     size = w.numel()
     _adam[(triton.cdiv(size, 1024),)](w, m, v, g, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)

@@ -11,10 +11,11 @@ import triton.language as tl
 
 from lowchurn.nets._kernels.attention_gpu import LONGEST, PRECISION, attention, attention_grad
 from lowchurn.nets._kernels.dense_gpu import KERAS_ADAM, _keras_adam, adam
+from lowchurn.nets._kernels.products_gpu import product, product_back, product_grad
 
 __all__ = [
-    "adam", "add_norm", "add_norm_grad", "attention", "attention_grad", "bias_relu", "embed", "fits", "relu_grad",
-    "sorted_tokens", "token_adam",
+    "adam", "add_norm", "add_norm_grad", "attention", "attention_grad", "bias_relu", "embed", "fits", "product",
+    "product_back", "product_grad", "relu_grad", "sorted_tokens", "token_adam",
 ]  # fmt: skip
 
 NORM_EPSILON = 1e-6

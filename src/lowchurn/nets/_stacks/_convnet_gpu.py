@@ -176,7 +176,7 @@ class GpuConvnetStack(RecordableStack):
         largest = state["high"], state["low"], first["high"], second["high"]
         kernels.dense_backward(trace.pooled2.flatten(2), back, *largest, rate, pooled)
         self._conv_gradients(chosen, pooled, trace, low["conv2.weight"])
-        kernels.adam(state["rest"], first["rest"], second["rest"], self.slopes["rest"], rate, self.rounded)
+        kernels.adam(state["rest"], first["rest"], second["rest"], self.slopes["rest"], rate=rate, copy=self.rounded)
 
     def _conv_gradients(self, chosen: Chosen, pooled: torch.Tensor, trace: Trace, weight: torch.Tensor) -> None:
         """Fill in the gradients of both convolutions from the one at the pooled outputs of the second."""
@@ -186,7 +186,7 @@ class GpuConvnetStack(RecordableStack):
         make = pooled.new_zeros if high % 2 or wide % 2 else pooled.new_empty
         spread = make(models, rows, high, wide, pooled.shape[-1])
         self.conv_kernels.unpool(pooled, trace.which2, spread)
-        torch.sum(pooled.flatten(1, 3), 1, dtype=self.settings.dtype, out=self.slopes["conv2.bias"])
+        self.dense_kernels.column_sums(pooled.flatten(1, 3), self.slopes["conv2.bias"])
         self.conv_kernels.conv_weight_grad(trace.pooled1, spread, self.slopes["conv2.weight"])
         back = torch.empty_like(trace.pooled1)
         self.conv_kernels.conv_input_grad(spread, weight, trace.which1, back)

@@ -182,7 +182,7 @@ class ResnetStack(FlatStack):
             self.adam({"flat": self.gradient})
         else:
             moments = (moment["flat"] for moment in self.moments)
-            self.ops.adam(self.layout.flat, *moments, self.gradient, self.step_size, self.rounded)
+            self.ops.adam(self.layout.flat, *moments, self.gradient, rate=self.step_size, copy=self.rounded)
 
     def _head_gradients(self, slope: torch.Tensor, pooled: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Fill in the last layer's gradients; return the one before the relu that made x."""

@@ -1,7 +1,7 @@
 """Stacks of one-block transformers, in two ways that compute the same.
 
 In plain torch, one forward pass has a leading model axis and autograd goes backward: any device, any floating dtype. On
-a GPU in bfloat16, both passes are written by hand: batched products, and Triton kernels for what lies between them.
+a GPU in bfloat16, both passes are written by hand in Triton kernels.
 Products accumulate in float32; weights, moments, tokens, normalisations, the last layer and the loss stay in float32.
 """
 
@@ -92,7 +92,7 @@ class TransformerStack(FlatStack):
     @torch.no_grad()
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
         if self.kernels:
-            return self._head(self._fused_forward(self.kernels, x, record=False).pooled, self.params)
+            return self._fused_logits(self.kernels, self._fused_forward(self.kernels, x, record=False))
         return self._forward(self._tokens(x)[1], self.params)
 
     def step(
@@ -101,7 +101,7 @@ class TransformerStack(FlatStack):
         if self.kernels:
             with torch.no_grad():
                 block = self._fused_forward(self.kernels, x, record=True)
-                slope = self.slope(self._head(block.pooled, self.params), targets, weights, coupling)
+                slope = self.slope(self._fused_logits(self.kernels, block), targets, weights, coupling)
                 self._fused_step(self.kernels, x, block, slope)
             return
         places, tokens = self._tokens(x)
@@ -168,47 +168,51 @@ class TransformerStack(FlatStack):
         x = torch.empty(models, rows, length, width, device=ids.device, dtype=self.compute)
         kernels.embed(ids.contiguous(), exact[TABLE], exact["position.weight"], x)
         x = x.flatten(1, 2)
-        qkv = torch.bmm(x, low["qkv.weight"])
+        qkv = kernels.product(x, low["qkv.weight"])
         attended, kept = kernels.attention(qkv, exact["qkv.bias"], length, self.heads, record)
-        out = torch.bmm(attended, low["out.weight"])
+        out = kernels.product(attended, low["out.weight"])
         middle = torch.empty_like(x)
         norm = (exact["norm1.weight"], exact["norm1.bias"])
         kernels.add_norm(x, out, exact["out.bias"], *norm, middle, length)
-        hidden = torch.bmm(middle, low["ff1.weight"])
+        hidden = kernels.product(middle, low["ff1.weight"])
         kernels.bias_relu(hidden, exact["ff1.bias"], length)
-        fed = torch.bmm(hidden, low["ff2.weight"])
+        fed = kernels.product(hidden, low["ff2.weight"])
         pooled = torch.empty(models, rows, width, device=ids.device)
         norm = (exact["norm2.weight"], exact["norm2.bias"])
         kernels.add_norm(middle, fed, exact["ff2.bias"], *norm, pooled, length)
         return Block(x, qkv, kept, attended, out, middle, hidden, fed, pooled)
 
+    def _fused_logits(self, kernels: ModuleType, block: Block) -> torch.Tensor:
+        logits: torch.Tensor = kernels.product(block.pooled, self.params["head.weight"])
+        return logits + self.params["head.bias"].unsqueeze(1)
+
     def _fused_step(self, kernels: ModuleType, ids: torch.Tensor, block: Block, slope: torch.Tensor) -> None:
         """Gradients of all layers, the last one first, and Adam."""
         low, exact, length = self.low, self.params, ids.shape[2]
-        torch.bmm(block.pooled.mT, slope, out=self.slopes["head.weight"])
+        kernels.product_grad(block.pooled, slope, self.slopes["head.weight"])
         torch.sum(slope, 1, out=self.slopes["head.bias"])
-        back = torch.bmm(slope, exact["head.weight"].mT)
+        back = kernels.product_back(slope, exact["head.weight"])
         back, sums = kernels.add_norm_grad(
             block.middle, block.fed, exact["ff2.bias"], exact["norm2.weight"], back, length
         )
         self._take(sums, "norm2.weight", "norm2.bias", "ff2.bias")
-        self.slopes["ff2.weight"].copy_(torch.bmm(block.hidden.mT, back))
-        of_hidden = torch.bmm(back, low["ff2.weight"].mT)
+        kernels.product_grad(block.hidden, back, self.slopes["ff2.weight"])
+        of_hidden = kernels.product_back(back, low["ff2.weight"])
         self.slopes["ff1.bias"].copy_(kernels.relu_grad(block.hidden, of_hidden, length))
-        self.slopes["ff1.weight"].copy_(torch.bmm(block.middle.mT, of_hidden))
-        back.baddbmm_(of_hidden, low["ff1.weight"].mT)
+        kernels.product_grad(block.middle, of_hidden, self.slopes["ff1.weight"])
+        back = kernels.product_back(of_hidden, low["ff1.weight"], back)
         back, sums = kernels.add_norm_grad(
             block.tokens, block.out, exact["out.bias"], exact["norm1.weight"], back, length
         )
         self._take(sums, "norm1.weight", "norm1.bias", "out.bias")
-        self.slopes["out.weight"].copy_(torch.bmm(block.attended.mT, back))
-        of_attended = torch.bmm(back, low["out.weight"].mT)
+        kernels.product_grad(block.attended, back, self.slopes["out.weight"])
+        of_attended = kernels.product_back(back, low["out.weight"])
         of_qkv, sums = kernels.attention_grad(
             block.qkv, exact["qkv.bias"], block.kept, block.attended, of_attended, length, self.heads
         )
         self.slopes["qkv.bias"].copy_(sums)
-        self.slopes["qkv.weight"].copy_(torch.bmm(block.tokens.mT, of_qkv))
-        back.baddbmm_(of_qkv, low["qkv.weight"].mT)
+        kernels.product_grad(block.tokens, of_qkv, self.slopes["qkv.weight"])
+        back = kernels.product_back(of_qkv, low["qkv.weight"], back)
         torch.sum(
             back.unflatten(1, (-1, length)), 1, dtype=torch.float32, out=self.slopes["position.weight"][:, :length]
         )
@@ -221,6 +225,6 @@ class TransformerStack(FlatStack):
     def _fused_adam(self, kernels: ModuleType, ids: torch.Tensor, back: torch.Tensor) -> None:
         rate, split = self.step_size, self.layout.offsets[TABLE]
         buffers = [self.layout.flat, *(moment["flat"] for moment in self.moments)]
-        kernels.adam(self.gradient, *(buffer[:split] for buffer in buffers), self.rounded, rate)
+        kernels.adam(*(buffer[:split] for buffer in buffers), self.gradient, rate=rate, copy=self.rounded)
         tables = [self.layout.views(buffer)[TABLE] for buffer in buffers]
         kernels.token_adam(*tables, kernels.sorted_tokens(ids, self.vocabulary), back, rate)
