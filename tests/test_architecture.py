@@ -128,7 +128,7 @@ EDGES = {
 
 MOST_LINES = 60  # of a function's body, docstring aside
 MOST_ATTRIBUTES = 12
-MOST_PUBLIC_NAMES = 80
+MOST_PUBLIC_NAMES = 81
 # Classes with more attributes, because their fields are not of our choice.
 WIDE = {
     "lowchurn.audit._audited.Audited": "a public result: its fields are what a user reads",

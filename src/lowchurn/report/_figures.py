@@ -59,7 +59,7 @@ class Scale:
 
 SHARES = Scale(interval_text, lambda value, signed: percent_text(value, "" if signed else "%", signed))
 POINTS = replace(SHARES, signed=True)
-NUMBERS = Scale(number_interval_text, lambda value, signed: f"{value:{'+' if signed and value else ''}.6g}")
+NUMBERS = Scale(number_interval_text, lambda value, signed: f"{value:{'+' if signed and value else ''}.4g}")
 
 
 def forests(slices: Sequence[Slice], churn: Estimate, change: Estimate) -> list[Forest]:
@@ -93,7 +93,8 @@ def forest(
     high = max([overall, *ends, 0.0])
     pad = 0.04 * ((high - low) or 0.01)
     low, high = low - pad if signed else 0.0, high + pad
-    axis = Axis(low, high, [(v, scale.tick(v, signed)) for v in ticks(low, high, 4)])
+    places = next(found for about in (4, 6, 8) if len(found := ticks(low, high, about)) >= 3 or about == 8)
+    axis = Axis(low, high, [(v, scale.tick(v, signed)) for v in places])
     largest = max((s.rows for s, _ in shown), default=1)
     rows = []
     for s, e in shown:

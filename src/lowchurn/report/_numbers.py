@@ -103,7 +103,7 @@ def moves_chart(audit: NumberAudit) -> Chart:
     most = float(max(rows.max(), 1))
     up = Axis(0.0, most, [(v, count_text(v)) for v in root_ticks(most)], "↑ rows in a bin (square-root scale)", "root")
     low, high = float(edges[0]), float(edges[-1])
-    across = Axis(low, high, [(v, f"{v:.6g}") for v in ticks(low, high, 5)], "move: new less old →")
+    across = Axis(low, high, [(v, _tick(v)) for v in ticks(low, high, 5)], "move: new less old →")
     marks = []
     for start, end, n in zip(edges, edges[1:], rows, strict=False):
         style = "bar-old" if start < 0 < end else "bar-rose" if start >= 0 else "bar-fell"
@@ -121,11 +121,18 @@ def moves_chart(audit: NumberAudit) -> Chart:
     return Chart(title, [Panel(across, up, marks, title, described + ".")], key, notes)
 
 
+def _tick(value: float) -> str:
+    """A tick of a number, short however large it is."""
+    if abs(value) < 1e4:
+        return f"{value:.4g}"
+    return f"{'-' if value < 0 else ''}{count_text(abs(value))}"
+
+
 def density_chart(audit: NumberAudit) -> Chart:
     """Rows by old and new number: on the line nothing moved."""
     shift = audit.density
     low, high = float(shift.edges[0]), float(shift.edges[-1])
-    places = [(v, f"{v:.6g}") for v in ticks(low, high, 5)]
+    places = [(v, _tick(v)) for v in ticks(low, high, 5)]
     largest = max(int(shift.joint.max()), 1)
     marks = []
     for i, j in np.argwhere(shift.joint > 0).tolist():
