@@ -62,7 +62,7 @@ def _slices(audit: NumberAudit) -> dict[str, object]:
         for s in shown
     ]
     if loss is not None:
-        heads += ["worse", "before", f"change in the mean {loss}", "q"]
+        heads += ["worse", "mean before", "change in the mean", "q"]
         caption = f"Slices, those with the surest change in the mean {loss} first"
         for row, s in zip(rows, shown, strict=True):
             row += [interval_text(s.worse), number_text(s.loss_old.value)]
@@ -103,7 +103,7 @@ def moves_chart(audit: NumberAudit) -> Chart:
     most = float(max(rows.max(), 1))
     up = Axis(0.0, most, [(v, count_text(v)) for v in root_ticks(most)], "↑ rows in a bin (square-root scale)", "root")
     low, high = float(edges[0]), float(edges[-1])
-    across = Axis(low, high, [(v, _tick(v)) for v in ticks(low, high, 5)], "move: new less old →")
+    across = Axis(low, high, _ticks(low, high), "move: new less old →")
     marks = []
     for start, end, n in zip(edges, edges[1:], rows, strict=False):
         style = "bar-old" if start < 0 < end else "bar-rose" if start >= 0 else "bar-fell"
@@ -121,18 +121,21 @@ def moves_chart(audit: NumberAudit) -> Chart:
     return Chart(title, [Panel(across, up, marks, title, described + ".")], key, notes)
 
 
-def _tick(value: float) -> str:
-    """A tick of a number, short however large it is."""
-    if abs(value) < 1e4:
-        return f"{value:.4g}"
-    return f"{'-' if value < 0 else ''}{count_text(abs(value))}"
+def _ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Ticks of an axis of numbers, short however large they are; none so near to the end that it would be cut."""
+    found = [v for v in ticks(low, high, 5) if not 0.94 < (v - low) / (high - low) < 0.98]
+    return [(v, _short(v)) for v in found]
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{'-' if value < 0 else ''}{count_text(abs(value))}"
 
 
 def density_chart(audit: NumberAudit) -> Chart:
     """Rows by old and new number: on the line nothing moved."""
     shift = audit.density
     low, high = float(shift.edges[0]), float(shift.edges[-1])
-    places = [(v, _tick(v)) for v in ticks(low, high, 5)]
+    places = _ticks(low, high)
     largest = max(int(shift.joint.max()), 1)
     marks = []
     for i, j in np.argwhere(shift.joint > 0).tolist():
