@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from scipy import stats
 
-from lowchurn._estimates import Estimate, exact_bounds
+from lowchurn._estimates import Estimate
 from lowchurn.audit import _number_counts as counts
 from lowchurn.audit import _releases as releases
 from lowchurn.audit._history_sums import Sums
@@ -27,6 +28,7 @@ ENDS = (0.005, 0.995)  # of histograms; what lies beyond is counted in the last 
 BATCH = 20  # slices whose quantiles are asked for at once
 MISSING = "\x00missing"
 Values = dict[str, dict[float, float]]  # quantiles by slice and level
+Ends = tuple[float | None, float | None]
 
 
 @dataclass
@@ -63,7 +65,8 @@ class Sorted:
         else:
             worth = self._effective(column, self.quantiles(column, {name: list(levels) for name in sizes}), levels)
         ends = {name: [self._ends(*each) for each in zip(levels, held, strict=True)] for name, held in worth.items()}
-        wanted = {name: [*levels, *(end for pair in held for end in pair)] for name, held in ends.items()}
+        known = {name: [end for pair in held for end in pair if end is not None] for name, held in ends.items()}
+        wanted = {name: [*levels, *held] for name, held in known.items()}
         found = self.quantiles(column, wanted)
         how = "weighted quantile" if self.design.weighted else "interpolated quantile"
         part = "" if self.part == 1 else f" of a {self.part:.1%} sample by a hash of the id"
@@ -76,17 +79,27 @@ class Sorted:
             for name, held in found.items()
         }
 
-    def _ends(self, level: float, size: float) -> tuple[float, float]:
-        """The interval of a share of ``size`` rows that is ``level``."""
-        return exact_bounds(level * size, size, (1 - self.design.confidence) / 2) if size > 0 else (0.0, 1.0)
+    def _ends(self, level: float, size: float) -> Ends:
+        """The levels of the interval of a quantile: of the order statistics that few samples have beyond it.
+
+        None where the rows are too few for a bound: the chance that none of them lies beyond the quantile is too large.
+        """
+        n = int(size)
+        if n < 1:
+            return None, None
+        tail = (1 - self.design.confidence) / 2
+        first, last = (int(stats.binom.ppf(tail, n, level)), int(stats.binom.isf(tail, n, level)) + 1)
+
+        def place(rank: int) -> float:
+            return rank / n if self.design.weighted else (rank - 1) / max(n - 1, 1)
+
+        return None if first < 1 else place(first), None if last > n else place(last)
 
     def _estimate(
-        self, held: dict[float, float], level: float, ends: tuple[float, float], size: float, n: int, method: str
+        self, held: dict[float, float], level: float, ends: Ends, size: float, n: int, method: str
     ) -> Estimate:
-        tail = (1 - self.design.confidence) / 2
-        # With few rows the chance that none of them lies beyond the quantile is too large for a bound.
-        low = held[ends[0]] if (1 - level) ** size <= tail else -math.inf
-        high = held[ends[1]] if level**size <= tail else math.inf
+        low = -math.inf if ends[0] is None else held[ends[0]]
+        high = math.inf if ends[1] is None else held[ends[1]]
         return Estimate(held[level], low, high, n, method if size > 0 else "one group: no interval", size)
 
     def _effective(self, column: str, found: Values, levels: Sequence[float]) -> dict[str, list[float]]:

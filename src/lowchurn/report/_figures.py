@@ -93,8 +93,8 @@ def forest(
     high = max([overall, *ends, 0.0])
     pad = 0.04 * ((high - low) or 0.01)
     low, high = low - pad if signed else 0.0, high + pad
-    places = next(found for about in (4, 6, 8) if len(found := ticks(low, high, about)) >= 3 or about == 8)
-    axis = Axis(low, high, [(v, scale.tick(v, signed)) for v in places])
+    round_numbers = next(found for about in (4, 6, 8) if len(found := ticks(low, high, about)) >= 3 or about == 8)
+    axis = Axis(low, high, [(v, scale.tick(v, signed)) for v in round_numbers])
     largest = max((s.rows for s, _ in shown), default=1)
     rows = []
     for s, e in shown:
