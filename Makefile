@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c co
 	bench-combine bench-engine bench-audit bench-learners bench-search bench-dial bench-users bench-table1
 
 help:
-	@echo "make demo           install what the demo needs and run it"
+	@echo "make demo           install what the demo needs, compare four retrains and write a report page"
 	@echo "make test           install the dev extra and run the whole suite"
 	@echo "make test-slow      the long statistical checks as well"
 	@echo "make test-stress    fuzzing, kills and determinism of every command"
@@ -34,15 +34,19 @@ $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e .
 	@touch $@
 
+$(VENV)/.audit: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) -e ".[audit]"
+	@touch $@ $(VENV)/.core
+
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e ".[dev]"
-	@touch $@ $(VENV)/.core
+	@touch $@ $(VENV)/.core $(VENV)/.audit
 
 $(VENV)/.docs: $(VENV)/.dev
 	$(PIP) -e ".[dev,docs]"
 	@touch $@
 
-demo: $(VENV)/.core
+demo: $(VENV)/.audit
 	$(BIN)/lowchurn demo
 
 test: $(VENV)/.dev

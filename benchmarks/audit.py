@@ -1,14 +1,21 @@
-"""Time the audit of large prediction tables, beside pandas and scikit-learn, and measure peak memory.
+"""Time the audit of large prediction tables beside the bare query, pandas and scikit-learn, and measure peak memory.
 
-Each contender runs in a process of its own, so that its peak memory is its own. ``--memory`` caps what DuckDB may
-take; ``--cap`` kills a process whose resident memory goes beyond so many GiB, as a small machine would.
+The bare query (``duckdb``) is a full outer join of both files that counts decisions by label and slice: it reads every
+row and joins every id as the audit does, and checks nothing. The ratio to it says what the audit adds.
 
-    python benchmarks/audit.py --rows 10000000
-    python benchmarks/audit.py --rows 100000000 --contenders lowchurn --memory 2500MB --cap 4
+Each contender runs in a process of its own, so that its peak memory is its own; libraries are imported before the clock
+starts. With ``--rounds`` all of them run in turn several times, and the least of each counts, so that other work on the
+machine meets all of them. ``--memory`` caps what DuckDB may take; ``--cap`` kills a process whose resident memory goes
+beyond so many GiB, as a small machine would.
+
+    python benchmarks/audit.py --rows 10000000 --rounds 5
+    python benchmarks/audit.py --rows 10000000 --rounds 5 --probabilities --contenders duckdb lowchurn
+    python benchmarks/audit.py --rows 100000000 --contenders duckdb lowchurn --memory 2500MB --cap 4
 """
 
 import argparse
 import json
+import math
 import os
 import resource
 import subprocess
@@ -17,41 +24,77 @@ import tempfile
 import time
 
 SLICES = 20
+THREADS = 2
 
 
-def make_tables(folder, rows, seed=1):
+def make_tables(folder, rows, probabilities=False):
     """Two Parquet files with the same ids in different orders; about 3 % of the decisions differ."""
     import duckdb
 
-    con = duckdb.connect(config={"memory_limit": "2GB", "threads": 2, "preserve_insertion_order": False})
+    con = duckdb.connect(config={"memory_limit": "2GB", "threads": THREADS, "preserve_insertion_order": False})
     # Multiplying by a number without a common factor permutes the ids, so that no side is sorted like the other.
     step = next(p for p in (2654435761, 2654435769, 40503, 65537) if rows % p)
     base = (
         "SELECT i AS id, (hash(i, 1) % 2)::TINYINT AS y, 'country ' || (hash(i, 2) % {s}) AS country, "
-        "CASE WHEN hash(i, 3) % 100 < 90 THEN hash(i, 1) % 2 ELSE 1 - hash(i, 1) % 2 END::TINYINT AS prediction, "
-        "hash(i, 4) % 100 < 2 + hash(i, 2) % {s} // 7 AS flip "
+        "CASE WHEN hash(i, 3) % 100 < 90 THEN hash(i, 1) % 2 ELSE 1 - hash(i, 1) % 2 END::TINYINT AS before, "
+        "CASE WHEN hash(i, 4) % 100 < 2 + hash(i, 2) % {s} // 7 THEN 1 - before ELSE before END::TINYINT AS after "
         "FROM (SELECT (k::HUGEINT * {p} % {n})::BIGINT AS i FROM range({n}) AS t(k))"
     )
-    paths = [os.path.join(folder, name) for name in ("old.parquet", "new.parquet")]
-    query = base.format(s=SLICES, n=rows, p=1)
-    con.execute(f"COPY (SELECT id, y, country, prediction FROM ({query})) TO '{paths[0]}' (FORMAT parquet)")
-    query = base.format(s=SLICES, n=rows, p=step)
-    con.execute(
-        "COPY (SELECT id, CASE WHEN flip THEN 1 - prediction ELSE prediction END::TINYINT AS prediction "
-        f"FROM ({query})) TO '{paths[1]}' (FORMAT parquet)"
-    )
+    paths = []
+    for name, decision, more, seed, p in (("old", "before", "y, country, ", 9, 1), ("new", "after", "", 10, step)):
+        columns = f"id, {more}{decision} AS prediction"
+        if probabilities:  # of the second class, on the side of the decision
+            proba = (
+                f"(0.5 * {decision} + (0.9 * (hash(id, 9) % 1000003) + 0.1 * (hash(id, {seed}) % 1000003)) / 2000006)"
+            )
+            columns += f", 1 - {proba}::DOUBLE AS proba_0, {proba}::DOUBLE AS proba_1"
+        query = base.format(s=SLICES, n=rows, p=p)
+        paths.append(os.path.join(folder, f"{name}.parquet"))
+        con.execute(f"COPY (SELECT {columns} FROM ({query})) TO '{paths[-1]}' (FORMAT parquet)")
     return paths
 
 
-def with_lowchurn(old, new, memory, folder):
-    import lowchurn
+def with_duckdb(old, new, memory, folder):
+    """The bare query: the same counts, without a check, an interval or an example."""
+    import duckdb
 
+    yield
+    limit = {"memory_limit": memory} if memory else {}
+    spill = {"temp_directory": os.path.join(folder, "bare")}
+    con = duckdb.connect(config={"threads": THREADS, "preserve_insertion_order": False} | limit | spill)
+    cells = con.execute(
+        "SELECT o.prediction, n.prediction, y, country, count(*) "
+        f"FROM '{old}' AS o FULL OUTER JOIN '{new}' AS n ON o.id = n.id GROUP BY ALL"
+    ).fetchall()
+    rows = sum(n for *_, n in cells)
+
+    def share(kind):
+        return sum(cell[-1] for cell in cells if kind(*cell[:3])) / rows
+
+    slices = {}
+    for before, after, _, country, n in cells:
+        there = slices.setdefault(country, [0, 0])
+        there[0] += n * (before != after)
+        there[1] += n
+    figures = [
+        share(lambda before, after, y: before != after),
+        share(lambda before, after, y: before == y != after),
+        share(lambda before, after, y: before == y),
+        share(lambda before, after, y: after == y),
+    ]
+    yield figures, {country: changed / n for country, (changed, n) in slices.items()}
+
+
+def with_lowchurn(old, new, memory, folder):
+    import lowchurn.audit
+
+    yield
     audit = lowchurn.audit.audit(
-        old, new, label="y", by="country", memory_limit=memory, threads=2, temp_directory=folder
+        old, new, label="y", by="country", memory_limit=memory, threads=THREADS, temp_directory=folder
     )
     slices = {s.value: s.churn.value for s in audit.slices}
     figures = (audit.churn, audit.broken, audit.accuracy_old, audit.accuracy_new)
-    return [e.value for e in figures], slices
+    yield [e.value for e in figures], slices
 
 
 def with_pandas(old, new, memory, folder):
@@ -59,6 +102,7 @@ def with_pandas(old, new, memory, folder):
     import pandas as pd
     from sklearn.metrics import accuracy_score
 
+    yield
     both = pd.read_parquet(old).merge(pd.read_parquet(new), on="id", suffixes=("_old", "_new"), validate="one_to_one")
     changed = both.prediction_old != both.prediction_new
     broken = changed & (both.prediction_old == both.y)
@@ -69,10 +113,10 @@ def with_pandas(old, new, memory, folder):
         accuracy_score(both.y, both.prediction_old),
         accuracy_score(both.y, both.prediction_new),
     ]
-    return figures, {k: float(v) for k, v in slices.items()}
+    yield figures, {k: float(v) for k, v in slices.items()}
 
 
-CONTENDERS = {"lowchurn": with_lowchurn, "pandas": with_pandas}
+CONTENDERS = {"duckdb": with_duckdb, "lowchurn": with_lowchurn, "pandas": with_pandas}
 
 
 def resident(pid):
@@ -100,16 +144,41 @@ def run_capped(command, cap):
 
 
 def child(name, old, new, memory, folder):
-    began = time.perf_counter()
-    figures, slices = CONTENDERS[name](old, new, memory or None, folder)
-    seconds = time.perf_counter() - began
+    steps = CONTENDERS[name](old, new, memory or None, folder)
+    next(steps)  # imports
+    began, cpu = time.perf_counter(), time.process_time()
+    figures, slices = next(steps)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(json.dumps({"seconds": seconds, "peak_gib": peak, "figures": figures, "slices": slices}))
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "peak_gib": peak, "figures": figures, "slices": slices}))
+
+
+def largest_difference(first, second):
+    """Between the figures of two contenders."""
+    gaps = [abs(a - b) for a, b in zip(first["figures"], second["figures"], strict=True)]
+    return max(gaps + [abs(first["slices"][k] - second["slices"][k]) for k in second["slices"]])
+
+
+def show(rows, found):
+    """A table of all contenders, with ratios to the bare query where it ran."""
+    print("| contender | seconds | times the bare query | CPU seconds | times | rows a second | peak memory, GiB |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    least = {name: {key: min(run[key] for run in runs) for key in ("seconds", "cpu")} for name, runs in found.items()}
+    bare = least.get("duckdb", {"seconds": math.nan, "cpu": math.nan})
+    for name, best in least.items():
+        seconds, cpu = best["seconds"], best["cpu"]
+        peak = max(run["peak_gib"] for run in found[name])
+        print(
+            f"| {name} | {seconds:.2f} | {seconds / bare['seconds']:.2f} | {cpu:.2f} | {cpu / bare['cpu']:.2f} | "
+            f"{rows / seconds:,.0f} | {peak:.2f} |"
+        )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--probabilities", action="store_true", help="two columns of probabilities on both sides")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     parser.add_argument("--memory", default="", help="DuckDB's memory_limit")
     parser.add_argument("--cap", type=float, default=0, help="GiB of memory that a process may hold")
@@ -122,28 +191,30 @@ def main():
         return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         began = time.perf_counter()
-        old, new = make_tables(folder, arguments.rows)
+        old, new = make_tables(folder, arguments.rows, arguments.probabilities)
         size = sum(os.path.getsize(p) for p in (old, new)) / 2**30
         print(f"{arguments.rows:,} rows a side, {size:.2f} GiB of Parquet, made in {time.perf_counter() - began:.0f} s")
-        print("| contender | seconds | rows a second | peak memory, GiB |\n| --- | --- | --- | --- |")
-        results = {}
-        for name in arguments.contenders:
-            command = [sys.executable, __file__, "--child", name, old, new, "--folder", folder]
-            command += ["--memory", arguments.memory]
-            code, out, err = run_capped(command, arguments.cap)
-            if code:
-                print(f"| {name} | failed: {err.strip().splitlines()[-1]} | | |", flush=True)
-                continue
-            results[name] = found = json.loads(out)
-            speed = arguments.rows / found["seconds"]
-            print(f"| {name} | {found['seconds']:.1f} | {speed:,.0f} | {found['peak_gib']:.2f} |", flush=True)
-        if len(results) > 1:
-            first, second = results.values()
-            gaps = [abs(a - b) for a, b in zip(first["figures"], second["figures"], strict=True)]
-            gaps += [abs(first["slices"][k] - second["slices"][k]) for k in second["slices"]]
-            print(f"largest difference between their figures: {max(gaps):.1e}")
-            assert max(gaps) < 1e-9
-        if set(results) != set(arguments.contenders):
+        found = {name: [] for name in arguments.contenders}
+        failed = {}
+        for _ in range(arguments.rounds):
+            for name in [name for name in found if name not in failed]:
+                command = [sys.executable, __file__, "--child", name, old, new, "--folder", folder]
+                command += ["--memory", arguments.memory]
+                code, out, err = run_capped(command, arguments.cap)
+                if code:
+                    failed[name] = err.strip().splitlines()[-1]
+                else:
+                    found[name].append(json.loads(out))
+        found = {name: runs for name, runs in found.items() if name not in failed}
+        show(arguments.rows, found)
+        for name, reason in failed.items():
+            print(f"{name} failed: {reason}")
+        first, *others = [runs[-1] for runs in found.values()] or [None]
+        if others:
+            gap = max(largest_difference(first, other) for other in others)
+            print(f"largest difference between their figures: {gap:.1e}")
+            assert gap < 1e-9
+        if failed:
             raise SystemExit(1)
 
 

@@ -40,6 +40,7 @@ myst_links_external_new_tab = False
 autosummary_generate = True
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
+toc_object_entries_show_parents = "hide"
 autodoc_default_options = {"members": True}
 numpydoc_show_class_members = False
 
@@ -47,7 +48,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "gallery_order.GalleryOrder",
     "abort_on_example_error": True,
     "plot_gallery": True,
     "download_all_examples": False,

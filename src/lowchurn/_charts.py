@@ -443,7 +443,7 @@ def root_ticks(high: float, apart: float = 0.16) -> list[float]:
     return kept
 
 
-def percent_text(value: float, unit: str = "%", signed: bool = False) -> str:
+def percent_text(value: float, unit: str = " %", signed: bool = False) -> str:
     """A tick of a share."""
     percent = 100 * value
     shown = f"{percent:.3f}".rstrip("0").rstrip(".")

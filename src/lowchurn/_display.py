@@ -20,7 +20,17 @@ def share_text(value: float, signed: bool = False, digits: int | None = None) ->
     """
     if math.isnan(value):
         return "undefined"
-    return f"{_hundredfold(value, digits, '+')} points" if signed else f"{_hundredfold(value, digits)}%"
+    return f"{_hundredfold(value, digits, '+')} points" if signed else f"{_hundredfold(value, digits)} %"
+
+
+def brief_share(value: float) -> str:
+    """A share in percent with three digits that count, and without zeros at its end: 2 %, 1.62 %, 0.0556 %."""
+    return "undefined" if math.isnan(value) else f"{float(f'{100 * value:.3g}'):g} %"
+
+
+def churn_text(value: float, hard: bool = True) -> str:
+    """A share of changed decisions in percent; soft churn is a mean divergence and no share."""
+    return brief_share(value) if hard else f"{value:.3g}"
 
 
 def _hundredfold(value: float, digits: int | None = None, sign: str = "") -> str:
@@ -36,8 +46,7 @@ def interval_text(estimate: Estimate, signed: bool = False) -> str:
         return "undefined"
     width = 100 * (estimate.high - estimate.low)
     digits = min(6, max(2, 1 - math.floor(math.log10(width)))) if width > 0 else 2
-    sign, unit = ("+", "") if signed else ("", "%")
-    low, high = (f"{_hundredfold(end, digits, sign)}{unit}" for end in (estimate.low, estimate.high))
+    low, high = (_hundredfold(end, digits, "+" if signed else "") for end in (estimate.low, estimate.high))
     return f"{share_text(estimate.value, signed, digits)} ({low} to {high})"
 
 

@@ -38,7 +38,7 @@ DEBUG = "LOWCHURN_DEBUG"
 # Typer has a copy of click of its own in some versions and imports click in others.
 _ClickException = typer.BadParameter.__mro__[2]
 # Libraries that report bad data in exceptions of their own.
-_LIBRARIES = ("catboost", "_catboost", "lightgbm", "onnxruntime", "xgboost")
+_LIBRARIES = ("catboost", "_catboost", "lightgbm", "mlflow", "onnxruntime", "xgboost")
 
 
 class Stopped(KeyboardInterrupt):

@@ -227,9 +227,9 @@ def _notes(tried: Tried) -> list[str]:
         notes.append("A line leads from the base to the new model.")
     if any(p.change.defined for p in tried.drawn):
         notes.append(
-            f"{'Bands and whiskers' if tried.curves else 'Whiskers'} of accuracy are the 95% interval of the change in "
-            "accuracy against the base on the same rows (Tango): where one lies above the base's line, the setting is "
-            "shown to be more accurate."
+            f"{'Bands and whiskers' if tried.curves else 'Whiskers'} of accuracy are the 95 % interval of the change "
+            "in accuracy against the base on the same rows (Tango): where one lies above the base's line, the setting "
+            "is shown to be more accurate."
         )
     else:
         notes.append("The change in accuracy against the base has no interval here: the rows behind it are not known.")

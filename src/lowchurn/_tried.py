@@ -27,7 +27,7 @@ def ends(estimate: Estimate) -> tuple[float, float]:
 
 
 def value_and_interval(estimate: Estimate, share: bool = True, signed: bool = False) -> tuple[str, str]:
-    """A number and its interval in words: 1.97% and (1.53% to 2.53%)."""
+    """A number and its interval in words: 1.97 % and (1.53 to 2.53)."""
     if not estimate.defined:
         return NOTHING, ""
     low, high = ends(estimate)
@@ -193,11 +193,11 @@ class Tried:
     @property
     def limits(self) -> str:
         """The limits in words; empty without any."""
-        broken = "" if math.isnan(self.most_broken) else f"{100 * self.most_broken:.4g}% broken"
+        broken = "" if math.isnan(self.most_broken) else f"{100 * self.most_broken:.4g} % broken"
         return " and ".join(filter(None, ["" if math.isnan(self.budget) else self.churn_text(self.budget), broken]))
 
     def churn_text(self, value: float) -> str:
-        return f"{100 * value:.4g}%" if self.hard else f"{value:.4g}"
+        return f"{100 * value:.4g} %" if self.hard else f"{value:.4g}"
 
 
 def read_tried(given: Any, limit: float | None = None, who: str = "html_page") -> Tried:

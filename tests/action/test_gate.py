@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "action" / "gate.py"
-SUMMARY = "## Model audit: PASS\n\n| figure | value |\n| --- | --- |\n| churn | 1.00% |\n"
+SUMMARY = "## Model audit: PASS\n\n| figure | value |\n| --- | --- |\n| churn | 1.00 % |\n"
 # In place of lowchurn: writes a summary unless it is told not to, and ends with the exit code that it is told.
 STUB = """
 import sys

@@ -135,7 +135,7 @@ def test_a_report_of_retrain_is_a_frontier_with_its_budget_and_what_is_served(fo
     assert done.returncode == 0, done.stderr
     page = (folder / "report.html").read_text()
     assert 'max="2" step="1" value="1"' in page
-    assert "the budget of 3%" in page
+    assert "the budget of 3 %" in page
     (folder / "report.json").write_text(json.dumps(report))
     wrong = lowchurn("old.parquet", "new.parquet", "--frontier", "report.json", "--html", "report.html")
     assert wrong.returncode == 2

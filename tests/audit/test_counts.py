@@ -2,6 +2,7 @@
 
 import gc
 import math
+from functools import cache
 
 import duckdb
 import hypothesis.strategies as st
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from sklearn.metrics import log_loss
 
 import lowchurn
+from lowchurn.audit import _cells as cells
 from lowchurn.audit import _counts as counts
 from lowchurn.audit import _joins as joins
 from lowchurn.audit._columns import resolve
@@ -254,6 +256,7 @@ class SparkOptions(ibis.config.Config):
     treat_nan_as_null: bool = False
 
 
+@cache
 def expressions():
     """Everything that the audit asks of an engine, on tables that exist only by name."""
     schema = {"id": "int64", "y": "string", "p_a": "float64", "p_b": "float64", "p_c": "float64", "w": "float64",
@@ -262,29 +265,39 @@ def expressions():
     types = Schema.of(dict(old.schema().items()))
     columns = resolve({"old": types, "new": types}, Settings(label="y", by=["country", "age"], weight="w", group="g"))
     sides = [joins.project(t, columns, side, t.columns) for t, side in ((old, "old"), (new, "new"))]
-    pairs = joins.pair(*sides, columns, soft=True)
+    pairs = joins.compared_pair(joins.pair(*map(joins.known_ids, sides)), columns, soft=True)
+    inner = joins.compared_pair(joins.pair(*sides, how="inner"), columns)
     cuts = [counts.Cut("country", "b0"), counts.Cut("age", "b1", (20.0, 40.0))]
-    unit = counts.unit_of(pairs, columns, 10**6)
+    found = counts.cells(pairs, cuts, counts.unit_of(pairs, columns, 10**6), grouped=True)
     return {
-        "known values": joins.known_values(old, "y"),
+        "some value": joins.some_value(old, "y"),
         "odd numbers": joins.unfit_values(old, "y", "no numbers", 0, 5),
         "not exact in 32 bits": joins.unfit_values(old, "w", "float32", 0, 5),
         "large floats": joins.unfit_values(old, "w", "small", 2**53, 5),
         "large integers": joins.unfit_values(old, "id", "whole", 2**53, 5),
-        "labels": joins.class_checks(pairs, "label", columns),
-        "row checks": joins.row_checks(sides[0], 1e-6),
+        "row checks": joins.row_checks(sides[0]),
+        "values": joins.values(sides[0], "decision", 1000),
+        "probabilities": joins.proba_bounds(sides[0], columns),
+        "bad probabilities": joins.proba_checks(sides[0], 1e-6),
         "key checks": joins.key_checks(sides[0]),
-        "only in": joins.only_in(*sides),
         "without repeats": joins.without_repeats(sides[0]),
-        "count": counts.count(pairs, cuts),
-        "classes": counts.distinct_answers(pairs),
-        "units": counts.count_units(pairs, cuts, unit),
-        "soft": counts.soft_sums(pairs, unit),
-        "calibration": counts.calibration_sums(pairs, unit),
-        "shift": counts.shift(pairs),
-        "flipped": counts.flipped(pairs, 0, 10),
-        "rows by id": counts.rows_by_id(pairs, ["7", "8"]),
-        "quantiles": counts.quantiles(pairs, "b1", [0.5], 10**8),
+        "one pass": found,
+        "pair checks": cells.pair_checks(found, counts.pair_conditions(found)),
+        "repeated alone": cells.repeated_alone(found),
+        "only in": cells.only_in(found, "old"),
+        "contradicting": counts.contradicting(found),
+        "labels": counts.class_checks(counts.answers(found), "label", columns),
+        "count": counts.count(found, cuts),
+        "classes": counts.distinct_answers(counts.answers(found)),
+        "units": counts.count_units(found),
+        "soft": counts.soft_sums(found),
+        "calibration": counts.calibration_sums(found),
+        "shift": counts.shift(found),
+        "flipped": counts.shuffled(counts.changed(found), 0, 10),
+        "rows by label": counts.rows_by_label(found, ["NA"]),
+        "known labels": counts.labels(found),
+        "rows by id": counts.rows_by_id(inner, ["7", "8"]),
+        "quantiles": counts.quantiles(inner, "b1", [0.5], 10**8),
     }
 
 

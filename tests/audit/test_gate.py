@@ -37,7 +37,7 @@ def test_shares_are_judged_on_the_bound(name, limit, outcome, code):
     verdict = audit_of(n=1000, broken=27).gate(**{name: limit})
     assert (verdict.outcome, verdict.exit_code) == (outcome, code)
     assert bool(verdict) == (outcome == "PASS")
-    assert verdict.checks[0].words.count(f"limit {limit:.2%}") <= 1  # said once
+    assert verdict.checks[0].words.count(f"limit {100 * limit:.2f} %") <= 1  # said once
 
 
 @pytest.mark.parametrize(("margin", "outcome"), [(0.05, "PASS"), (0.025, "INCONCLUSIVE"), (0.004, "FAIL")])
@@ -273,7 +273,7 @@ def test_policies_are_checked_and_are_no_limit():
 def test_differences_are_in_points_and_shares_in_percent():
     verdict = audit_of(n=1000, broken=30, fixed=10).gate(not_worse_than=0.05, max_broken=0.1)
     words = [check.words for check in verdict.checks]
-    assert "broken decisions 3.00% (" in words[0]
+    assert "broken decisions 3.00 % (" in words[0]
     assert "change in accuracy -2.00 points (-3.3" in words[1]
     assert "not worse than -5.00 points" in words[1]
     assert "%" not in words[1]

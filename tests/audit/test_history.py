@@ -414,7 +414,7 @@ def test_as_json_and_as_words():
     assert found.restless[0].changes == 2
     assert "<table>" in found._repr_html_()
     same = history([make_releases(1)[0]] * 2)
-    assert "0.00%" in str(same)
+    assert "0.00 %" in str(same)
     assert "There are no labels" in str(same)
     assert same.restless == ()
 

@@ -67,13 +67,13 @@ def test_every_output(folder, lowchurn):
     assert (read["kind"], read["compared"]["tolerance"]) == ("numbers", 0.2)
     rows = paired(*make_numbers(400), weight="w")
     assert read["estimates"]["moved"]["value"] == pytest.approx(np.average(rows.move.abs() > 0.2, weights=rows.weight))
-    assert read["verdict"]["checks"][0]["measured"].startswith(f"{100 * read['estimates']['moved']['value']:.2f}%")
+    assert read["verdict"]["checks"][0]["measured"].startswith(f"{100 * read['estimates']['moved']['value']:.2f} %")
     assert len(read["biggest_moves"]) == min(300, (rows.move.abs() > 0.2).sum())
     suite = ElementTree.fromstring((folder / "a.xml").read_text())
     assert [case.get("name") for case in suite] == ["max_moved", "not_worse_than"]
     assert suite.get("failures") == "1"
     text = (folder / "a.md").read_text()
-    assert "| FAIL | all rows | `max_moved` | 10.00% |" in text
+    assert "| FAIL | all rows | `max_moved` | 10.00 % |" in text
     assert "change in the mean absolute error" in text
     page = (folder / "a.html").read_text()
     assert "How numbers moved" in page

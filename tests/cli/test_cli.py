@@ -1,5 +1,6 @@
 """The command line, as a person would call it."""
 
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -11,7 +12,7 @@ from rich.console import Console
 from lowchurn import __version__, cli
 from lowchurn.audit import Limits
 from lowchurn.audit._settings import Settings
-from lowchurn.cli._demo import run_demo, show_demo
+from lowchurn.cli._demo import show_demo
 
 
 def called(*arguments):
@@ -119,17 +120,46 @@ def test_an_error_inside_a_command_is_exit_code_4(lowchurn, monkeypatch):
     assert "| Traceback" in err
 
 
-def test_the_demo_prints_its_table_and_needs_no_torch():
-    console = Console(record=True, width=120)
-    show_demo(console)
-    text = console.export_text()
-    for words in ("accuracy", "predictions changed", "predictions broken", "plain retrain", "low-churn retrain"):
-        assert words in text
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """What the demo prints, and its folder."""
+    console, folder = Console(record=True, width=200), tmp_path_factory.mktemp("demo") / "made by it"
+    show_demo(console, 0.03, 0, folder)
+    return console.export_text(), folder
+
+
+def test_the_demo_compares_four_retrains(shown):
+    text, _ = shown
+    rows = {words[0]: [float(n) for n in words[1:]] for words in re.findall(
+        r"^(.+?)\s+([\d.]+) %\s+([\d.]+) %\s+([\d.]+) %\s+([\d.]+) %\s+(\d)$", text, flags=re.MULTILINE)}  # fmt: skip
+    assert list(rows) == ["plain retrain", "distillation (the paper)", "the dial", "sticky decisions"]
+    for name in list(rows)[1:]:
+        accuracy, changed, broken, fixed, _ = rows[name]
+        assert changed == pytest.approx(broken + fixed, abs=0.02)  # of two classes, none changes laterally
+        assert changed < 1.25 * 3 < rows["plain retrain"][1]
+        assert 85.06 < accuracy < rows["plain retrain"][0]
+
+
+def test_the_demo_names_a_page_and_files_that_can_be_audited(shown, lowchurn):
+    text, folder = shown
+    assert f"Open this page: {folder / 'report.html'}\n" in text
+    assert "<h1" in (folder / "report.html").read_text()
+    code, out, _ = lowchurn(
+        "audit", f"{folder}/production.csv", f"{folder}/retrain.csv", "--label", "y", "--max-churn", "0.05"
+    )
+    assert (code, "FAIL" in out) == (1, True)
+    code, out, _ = lowchurn(
+        "audit", f"{folder}/production.csv", f"{folder}/sticky.csv", "--label", "y", "--max-churn", "0.05"
+    )
+    assert (code, "PASS" in out) == (0, True)
+
+
+def test_the_demo_needs_no_torch():
     loaded = "import sys, lowchurn.cli._demo; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0
 
 
-def test_the_demo_changes_fewer_predictions_than_a_plain_retrain():
-    rows = list(run_demo())
-    assert [row.model for row in rows] == ["in production", "plain retrain", "low-churn retrain"]
-    assert rows[2].flips.changed < rows[1].flips.changed
+def test_the_folder_of_the_demo_is_a_folder(lowchurn, tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    code, _, err = lowchurn("demo", "--out", str(tmp_path / "taken"))
+    assert (code, err) == (2, f"error: demo: --out must be a folder, got the file '{tmp_path / 'taken'}'.\n")

@@ -67,7 +67,7 @@ def test_budgets_of_classes(run, folder, tmp_path):
         "sticky", "--report", "report.json",
     )  # fmt: skip
     assert code == 0, err
-    assert "hard churn 0.02 where the base decides 'positive' and broken 0.015" in " ".join(out.split())
+    assert "a churn of 2 % where the base decides 'positive' and 1.5 % broken" in " ".join(out.split())
     changed, before = changes(folder, "next.skops")
     assert changed.mean() <= 0.04
     assert changed[before == "positive"].mean() <= 0.02

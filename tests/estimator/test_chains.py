@@ -322,7 +322,7 @@ def test_the_certificate_is_for_what_is_served():
     assert model.selection_.models == 1
     assert model.certificate_.certified
     assert "compressed" in " ".join(name for name, _ in model.certificate_.tested)
-    assert "certified with confidence 0.8" in model.selection_.rule
+    assert "certified with 80 % confidence" in model.selection_.rule
     assert np.mean(model.predict(X[5000:]) != base.predict(X[5000:])) <= 0.08
 
 

@@ -98,7 +98,7 @@ def test_a_certificate_uses_rows_of_its_own():
     assert model.certificate_.certified
     assert model.certificate_.rows == model.selection_.rows["certify"] > 0
     assert sum(model.selection_.rows.values()) == 1500
-    with pytest.warns(UserWarning, match="Not certified: churn on new rows is at most 0.005"):
+    with pytest.warns(UserWarning, match="Not certified: churn on new rows is at most 0.5 %"):
         weak = fit(base=BASE, max_churn=0.005, confidence=0.99)
     assert weak.certificate_.rows_needed is None or weak.certificate_.rows_needed > weak.certificate_.rows
 

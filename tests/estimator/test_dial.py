@@ -414,7 +414,7 @@ def test_a_budget_is_spent_unless_that_is_clearly_worse():
     assert spend(apart, HARD) == [apart[3], dial[1]]
     picked, rule = choose(apart, HARD, within(0.02), apart[3])
     assert picked is dial[1]
-    assert rule == "most accurate within hard churn 0.02"
+    assert rule == "most accurate within a churn of 2 %"
 
 
 def test_a_dial_gives_way_only_to_what_is_clearly_better():

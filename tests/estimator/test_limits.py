@@ -94,7 +94,7 @@ def test_broken_decisions_are_limited_with_every_strategy(base, strategies, max_
     assert broken(model, base, HELD_OUT) == pytest.approx(model.selection_.broken)
     assert model.selection_.broken <= 0.01
     assert broken(model, base, NEW) < 0.02
-    assert "broken 0.01" in model.selection_.rule
+    assert "1 % broken" in model.selection_.rule
     plain = model.frontier_[0]
     assert plain.broken > 0.02  # or nothing was limited
     if max_churn is not None:
@@ -204,7 +204,7 @@ def test_limits_are_certified_together(base):
     (other,) = certificate.beside
     assert (certificate.of, other.of) == ("churn", "the share of broken decisions")
     assert (certificate.max_churn, other.max_churn) == (0.08, 0.03)
-    assert "the share of broken decisions on new rows is at most 0.03" in str(certificate)
+    assert "the share of broken decisions on new rows is at most 3 %" in str(certificate)
     assert "all at once" in str(certificate)
     alone = fitted(base, max_broken=0.03, confidence=0.9).certificate_
     assert alone.certified
@@ -291,7 +291,7 @@ def test_classes_keep_their_budgets_with_every_strategy(base, strategies):
     (row,) = [row for row in model.frontier_ if row.name == name]
     assert row.churn_by == pytest.approx(found)
     assert row.record()["churn_by"] == row.churn_by
-    assert "of 0.1 where the base decides 'yes'" in str(model.selection_)
+    assert "of 10 % where the base decides 'yes'" in str(model.selection_)
 
 
 def test_each_class_has_the_margin_that_it_would_have_alone(base, by_class):

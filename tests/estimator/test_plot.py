@@ -67,7 +67,7 @@ def test_dials_are_curves_with_bands_and_others_are_points():
     assert [mark.points for mark in marks(chart, "rule", "limit")] == [[(0.035,)]]
     assert [len(marks(chart, "cross", style)) for style in ("setting", "error")] == [SETTINGS + 2, 2]
     assert [entry.name for entry in chart.key] == [
-        "plain retrain", "warm", "soup", "distill", "served", "base 84.00%", "budget 3.5%",
+        "plain retrain", "warm", "soup", "distill", "served", "base 84.00 %", "budget 3.5 %",
     ]  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def test_files_are_whole_and_need_no_network(ending, tmp_path):
     assert len(data) > 5000
     if ending == ".svg":
         assert b"accuracy" in data
-        assert b"budget 2%" in data
+        assert b"budget 2 %" in data
     if ending == ".html":
         assert b'src="http' not in data
         assert b"import(" not in data

@@ -387,12 +387,13 @@ def test_what_the_selection_gives_in_words(held_out, on_traffic):
     chosen = held_out.selection_
     words = str(chosen)
     assert chosen.budget_left == pytest.approx(0.05 - chosen.churn)
-    assert f"{(0.05 - chosen.churn) / 0.05:.0%} of the budget is left" in words
+    assert f"{100 * (0.05 - chosen.churn) / 0.05:.0f} % of the budget is left" in words
     assert chosen.accuracy_cost == pytest.approx(held_out.frontier_[0].accuracy - chosen.accuracy)
-    assert f"a plain retrain {chosen.plain_accuracy:.1%} with churn {chosen.plain_churn:.3g}" in words
+    assert f"a plain retrain {100 * chosen.plain_accuracy:.3g} % with churn {100 * chosen.plain_churn:.3g} %" in words
     assert "2 models answer every row." in words
     assert words == " ".join(chosen.sentences)
-    assert f"A plain retrain has a churn of {on_traffic.selection_.plain_churn:.3g}." in str(on_traffic.selection_)
+    churn = 100 * on_traffic.selection_.plain_churn
+    assert f"A plain retrain has a churn of {churn:.3g} %." in str(on_traffic.selection_)
 
 
 def test_a_dial_on_other_traffic_has_a_frontier_of_its_own(base, on_traffic):

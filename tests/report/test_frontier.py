@@ -127,8 +127,8 @@ def test_every_number_is_in_the_table_and_what_is_unknown_is_a_dash(page):
     assert len(rows) == len(frontier())
     change = interval_text(paired_difference(0.05, 0.032, 2000), signed=True)
     assert change.startswith("+1.80 points (+0.")
-    assert rows[0] == ["cold plain retrain", "8.20% (6.87% to 9.94%)", "85.80%", change, "3.20%", "5.00%", "over"]
-    assert rows[2][2:6] == ["85.10% (83.90% to 86.30%)", "\u2013", "1.10%", "\u2013"]
+    assert rows[0] == ["cold plain retrain", "8.20 % (6.87 to 9.94)", "85.80 %", change, "3.20 %", "5.00 %", "over"]
+    assert rows[2][2:6] == ["85.10 % (83.90 to 86.30)", "\u2013", "1.10 %", "\u2013"]
     assert rows[4 + SERVED][0] == "soup(toward_base=0.35) served"
     assert rows[4 + SERVED][-1] == "within"
     assert rows[-1] == ["mixup skipped: no &lt;soft&gt; targets", *["\u2013"] * 5, ""]
@@ -165,7 +165,7 @@ def test_without_the_rows_there_is_no_band(audit):
     assert 'class="band' not in shown
     assert 'class="curve' in shown
     assert "has no interval here" in shown
-    assert table_rows(shown)[0][2] == "85.80% (84.60% to 87.00%)"
+    assert table_rows(shown)[0][2] == "85.80 % (84.60 to 87.00)"
 
 
 @pytest.mark.parametrize("rows", [0, 0.3, 1e300, math.inf, -4, None])
@@ -207,10 +207,10 @@ def test_where_the_slider_starts(audit, change, start):
 
 def test_the_gates_limit_is_the_budget_where_the_settings_have_none(audit):
     drawn = html_page(audit, audit.gate(max_churn=0.02), frontier=frontier())
-    assert "the budget of 2%" in drawn
+    assert "the budget of 2 %" in drawn
     assert "the budget of" not in html_page(audit, frontier=frontier())
     far = html_page(audit, audit.gate(max_churn=0.5), frontier=frontier())
-    assert "budget 50%" in far
+    assert "budget 50 %" in far
     assert 'class="limit"' not in far  # it would press the settings into a corner
 
 
@@ -358,14 +358,14 @@ def test_the_slider_moves_by_keyboard(opened):
     slider.focus()
     opened.keyboard.press("ArrowRight")
     said = spoken(opened)
-    assert said.startswith("soup(toward_base=0.30) within the budget of 3.5%")
+    assert said.startswith("soup(toward_base=0.30) within the budget of 3.5 %")
     for figure in (
         "toward_base 0.30",
-        "changed 3.50% (2.88% to 4.30%)",
-        "accuracy 85.91%",
+        "changed 3.50 % (2.88 to 4.30)",
+        "accuracy 85.91 %",
         f"against the base {interval_text(paired_difference(0.029640, 0.0105, 2000), signed=True)}",
-        "broken 1.05%",
-        "fixed 2.96%",
+        "broken 1.05 %",
+        "fixed 2.96 %",
     ):
         assert figure in said
     assert "served" not in said
@@ -374,9 +374,9 @@ def test_the_slider_moves_by_keyboard(opened):
     assert after[0] > before[0]  # the point moves as the thumb does
     assert after[1] != "none"
     opened.keyboard.press("ArrowRight")
-    assert "over the budget of 3.5%" in spoken(opened)
+    assert "over the budget of 3.5 %" in spoken(opened)
     opened.keyboard.press("Home")
-    assert "changed 0.00% (0.00% to 0.10%)" in spoken(opened)
+    assert "changed 0.00 % (0.00 to 0.10)" in spoken(opened)
     opened.keyboard.press("End")
     assert spoken(opened).startswith("soup(toward_base=0.00) over")
 
@@ -457,7 +457,7 @@ def test_curves_of_a_family_have_its_colour_and_are_told_apart_by_dashes(audit):
     assert lines[4:] == lines[:4]  # the same for broken decisions
     key = re.sub(r"<i[^>]*></i>", "", re.search(r'<ul class="key">(.*?)</ul>', shown).group(1))
     names = [re.sub(r"<[^>]+>", "", entry) for entry in re.findall(r"<li>(.*?)</li>", key)]
-    assert names == ["plain retrain", *read_tried(sample.stuck()).curve_names, "served", "base 85.20%", "budget 2%"]
+    assert names == ["plain retrain", *read_tried(sample.stuck()).curve_names, "served", "base 85.20 %", "budget 2 %"]
 
 
 def test_few_margins_are_in_sight_and_the_rest_is_folded(audit):
@@ -558,13 +558,13 @@ def test_a_limit_of_broken_decisions_is_a_line_of_its_figure(audit, tmp_path):
     shown = html_page(audit, frontier=read_frontier(str(tmp_path / "report.json")))
     figures = re.findall(r"<svg.*?</svg>", shown[shown.index('id="frontier"') :])
     assert [figure.count('class="limit"') for figure in figures[:2]] == [1, 2]
-    assert "at most 0.5% broken" in re.sub(r"<[^>]+>", "", shown)
+    assert "at most 0.5 % broken" in re.sub(r"<[^>]+>", "", shown)
     for row, point in zip(table_rows(shown), given["frontier"], strict=True):
         assert row[-1] == ("within" if point["churn"] <= 0.02 and point["broken"] <= 0.005 else "over")
-    assert "the budget of 2% and 0.5% broken" in shown
+    assert "the budget of 2 % and 0.5 % broken" in shown
     del given["parameters"]["max_churn"]
     alone = html_page(audit, frontier=given)
-    assert "the budget of 0.5% broken" in alone
+    assert "the budget of 0.5 % broken" in alone
     for row, point in zip(table_rows(alone), given["frontier"], strict=True):
         assert row[-1] == ("within" if point["broken"] <= 0.005 else "over")
 

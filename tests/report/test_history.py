@@ -97,10 +97,10 @@ def test_the_page_has_the_numbers_of_the_history(histories):
     found = histories["few"]
     page = re.sub(r"<[^>]+>", " ", html_page(found))
     for i, j in found.pairs:
-        assert f"{100 * found.pairs[i, j].churn.value:.2f}%" in page
-        assert f"{100 * found.pairs[i, j].broken.value:.2f}%" in page
+        assert f"{100 * found.pairs[i, j].churn.value:.2f} %" in page
+        assert f"{100 * found.pairs[i, j].broken.value:.2f} %" in page
     for release in found.releases:
-        assert f"{100 * release.accuracy.value:.2f}%" in page
+        assert f"{100 * release.accuracy.value:.2f} %" in page
 
 
 def test_names_from_data_are_escaped():

@@ -94,7 +94,7 @@ def test_the_page_has_the_numbers_of_the_audit(audits):
     found, verdict = audits["full"]
     page = html_page(found, verdict)
     for figure in (found.moved, found.worse, found.better):
-        assert f"{figure.value:.2%}" in section(page, "figures")
+        assert f"{100 * figure.value:.2f}" in section(page, "figures")
     moves = section(page, "moves")
     assert f"Histogram of {found.rows.paired:,} moves" in moves
     assert moves.count('class="limit"') == 3  # the tolerance on both sides, and where nothing moved

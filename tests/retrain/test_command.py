@@ -79,7 +79,7 @@ def test_retrain_writes_a_model_and_a_report(folder, table, tmp_path, lowchurn_c
         "--report", tmp_path / "report.json",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    assert "most accurate within hard churn 0.05" in result.stdout
+    assert "most accurate within a churn of 5 %" in result.stdout
     model, base = lowchurn.load(tmp_path / "next.skops"), lowchurn.load(folder / "prod.skops")
     rows = table.drop(columns="label")
     assert (model.predict(rows) != base.predict(rows)).mean() < 0.08
@@ -106,7 +106,7 @@ def test_a_dial_from_files(folder, table, tmp_path, lowchurn_cli):
         "dial", tmp_path / "next.skops", "--max-churn", "0.02", "--out", calmer, "--report", report
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    assert "within hard churn 0.02" in result.stdout
+    assert "within a churn of 2 %" in result.stdout
     changed = [(lowchurn.load(p).predict(rows) != before).mean() for p in (calmer, tmp_path / "next.skops")]
     assert changed[0] < min(changed[1], 0.04)
     told = json.loads(report.read_text())

@@ -113,8 +113,8 @@ def test_every_format_gives_what_predict_returns(folder, week, tmp_path, score, 
     assert found["changed"].tolist() == changed.tolist()
     assert 0 < changed.sum() < 30
     assert result.stdout == (
-        f"{out}: 300 rows scored, {changed.sum()} of 300 decisions changed ({changed.mean():.2%}), 0 ids without a "
-        "previous decision.\n"
+        f"{out}: 300 rows scored, {changed.sum()} of 300 decisions changed ({100 * changed.mean():.2f} %), 0 ids "
+        "without a previous decision.\n"
     )
     assert found.loc[changed, "margin"].min() > found.loc[~changed, "margin"].max()
 
@@ -282,7 +282,7 @@ def test_classes_of_other_types(tmp_path, score, classes):
         assert result.returncode == 0, result.stderr
         found = read(tmp_path / out)
         assert found["decision"].tolist() == base.predict(rows[["a", "b"]]).tolist()
-        assert previous is None or "0 of 60 decisions changed (0.00%), 0 ids without" in result.stdout
+        assert previous is None or "0 of 60 decisions changed (0.00 %), 0 ids without" in result.stdout
 
 
 def test_a_model_without_names_of_columns(tmp_path, score):
@@ -593,7 +593,7 @@ def test_the_example_of_the_page(folder, tmp_path, score):
         result = score(*arguments, command=command)
         assert result.returncode == 0, result.stderr
     assert re.fullmatch(
-        r"this_week.parquet: 300 rows scored, \d+ of 300 decisions changed \([\d.]+%\), 20 ids without a previous "
+        r"this_week.parquet: 300 rows scored, \d+ of 300 decisions changed \([\d.]+ %\), 20 ids without a previous "
         r"decision.\n",
         result.stdout,
     )

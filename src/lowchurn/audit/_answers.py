@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from lowchurn._checks import unknown_name
+from lowchurn.audit import _counts as counts
 from lowchurn.audit import _joins as joins
 from lowchurn.audit._columns import Columns, as_names
 from lowchurn.audit._csv import DELIMITERS
@@ -59,20 +60,27 @@ class Given:
 
 
 def read_answers(
-    engine: Engine, pairs: joins.Table, columns: Columns, classes: Iterable[object], table: TableLike, label: str
+    engine: Engine,
+    counted: joins.Table,
+    pairs: joins.Table,
+    columns: Columns,
+    classes: Iterable[object],
+    table: TableLike,
+    label: str,
 ) -> Answers:
     """Join answers to the rows that they are about.
 
     ``classes`` are the decisions of both models; the audited labels and the classes that the caller named are known
-    too. Labels that are none of them, and unknown, missing and repeated ids, are refused.
+    too. Labels that are none of them, and unknown, missing and repeated ids, are refused. The changed rows are among
+    what was counted; all other rows are looked up in ``pairs``, where an answer is about one of them.
     """
     (label,) = as_names("label", label)
     given = _read_rows(engine, table, (*columns.id, label))
     known = {*classes, *columns.classes}
     with engine.errors():
-        if "label" in pairs.columns:
-            known |= set(engine.fetch(pairs.select("label").distinct())["label"]) - {None}
-        schema = pairs.schema()
+        if "label" in counted.columns:
+            known |= set(engine.fetch(counts.labels(counted))["label"])
+        schema = counted.schema()
     texts = given.columns[label]
     if given.first and "" in known and "" in texts:
         raise ValueError(
@@ -83,11 +91,11 @@ def read_answers(
     truths = _truths(given, label, answered, known)
     ids = {
         key: _typed_ids(given, name, answered, kind_of(schema[key]), schema.to_pyarrow().field(key).type)
-        for key, name in zip(joins.key_names(pairs), columns.id, strict=True)
+        for key, name in zip(joins.key_names(counted), columns.id, strict=True)
     }
     named = (i for i in range(len(texts)) if not all(is_empty(given.columns[name][i]) for name in columns.id))
     with engine.errors():
-        return _join(engine, pairs, ids, truths, empty=len(set(named) - set(answered)))
+        return _join(engine, counts.changed(counted), pairs, ids, truths, empty=len(set(named) - set(answered)))
 
 
 def is_empty(value: object, known: Iterable[object] = ()) -> bool:
@@ -239,27 +247,30 @@ def _typed_ids(given: Given, name: str, rows: Sequence[int], kind: str, type: pa
 
 
 def _join(
-    engine: Engine, pairs: joins.Table, ids: Mapping[str, pa.Array], truths: Sequence[object], empty: int
+    engine: Engine,
+    changed: joins.Table,
+    pairs: joins.Table,
+    ids: Mapping[str, pa.Array],
+    truths: Sequence[object],
+    empty: int,
 ) -> Answers:
     keys = list(ids)
     given = engine.hold(pa.table({**ids, "place": pa.array(range(len(truths)), type=pa.int64())}))
     repeated = joins.repeated_ids(given)
     if engine.count(repeated):
         raise ValueError(f"answers: each id must come once, repeated are {shown_ids(engine, repeated)}.")
-    unknown = joins.only_in(given, pairs)
-    if lost := engine.count(unknown):
-        some = shown_ids(engine, unknown)
-        raise ValueError(f"answers: {lost:,} answered ids are not among the audited rows, such as {some}.")
-    both = given.join(pairs, keys, how="inner")
-    wanted = {"place": both.place, "old": both.old, "new": both.new}
-    if "w" in pairs.columns:
-        wanted["w"] = both.w
-    found = engine.fetch(both.select(**wanted))
-    outcomes, weights = [], []
-    found.setdefault("w", [1.0] * len(found["place"]))
-    for place, old, new, weight in zip(*(found[name] for name in ("place", "old", "new", "w")), strict=True):
-        if old != new:
-            truth = truths[place]
-            outcomes.append(1.0 if new == truth else -1.0 if old == truth else 0.0)
-            weights.append(float(weight))
-    return Answers(np.asarray(outcomes), np.asarray(weights), len(found["place"]) - len(outcomes), empty)
+    wanted = ["place", "old", "new", *(["w"] if "w" in changed.columns else [])]
+    found = engine.fetch(given.join(changed, keys, how="inner").select(*wanted))
+    others = given.filter(given.place.notin(found["place"])) if found["place"] else given
+    agreeing = len(truths) - len(found["place"])
+    if agreeing:
+        unknown = joins.only_in(others, others.join(pairs, keys, how="inner"))
+        if lost := engine.count(unknown):
+            some = shown_ids(engine, unknown)
+            raise ValueError(f"answers: {lost:,} answered ids are not among the audited rows, such as {some}.")
+    outcomes = []
+    for place, old, new in zip(*(found[name] for name in ("place", "old", "new")), strict=True):
+        truth = truths[place]
+        outcomes.append(1.0 if new == truth else -1.0 if old == truth else 0.0)
+    weights = np.asarray(found.get("w", [1.0] * len(outcomes)), dtype=float)
+    return Answers(np.asarray(outcomes), weights, agreeing, empty)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, overload
 
 from lowchurn.audit import _counts as counts
 from lowchurn.audit._columns import Columns, resolve
-from lowchurn.audit._exact import NULL, kind_of
+from lowchurn.audit._exact import NULL
 from lowchurn.audit._inference import Design, judge_slices, tallies
-from lowchurn.audit._joins import Column, Table, known_values
+from lowchurn.audit._joins import Table, some_value
 from lowchurn.audit._number_columns import resolve_numbers
 from lowchurn.audit._number_result import NumberAudit
 from lowchurn.audit._numbers import count_numbers
-from lowchurn.audit._pairs import EXAMPLES, Joined, check_classes, join_tables
+from lowchurn.audit._pairs import EXAMPLES, Joined, check_classes, check_decisions, join_tables
 from lowchurn.audit._probabilities import soft_estimates
+from lowchurn.audit._progress import Show
 from lowchurn.audit._provenance import describe_audit, describe_source
 from lowchurn.audit._result import Audit, Shift
 from lowchurn.audit._settings import NAMES, Origin, Settings
 from lowchurn.audit._sources import Engine, Fetched, Opened, TableLike
 
-MOST_VALUES = 1_000  # of a slice column; nobody reads a table of more slices
-MOST_NUMBERS = 30  # distinct numbers that are slices of their own; more are cut into bins
-BINS = 10
 # Labels that are likely to be words for no label.
 MISSING_LABELS = ("NA", "N/A", "n/a", "na", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "\\N", "?", "-", ".")
 
@@ -162,15 +161,17 @@ def audit(  # type: ignore[misc]  # the overloads do not repeat the settings tha
 
 
 def audit_tables(
-    old: TableLike, new: TableLike, settings: Settings, origin: Origin | None = None
+    old: TableLike, new: TableLike, settings: Settings, origin: Origin | None = None, show: Show | None = None
 ) -> Audit | NumberAudit:
-    """The audit of two tables: read, refuse what is wrong, count, infer."""
+    """The audit of two tables: read, refuse what is wrong, count, infer; ``show`` is called with the rows read."""
     began = time.perf_counter()
     settings.check()
-    described = describe_source(old, settings.old_name), describe_source(new, settings.new_name)
-    engine = Engine.for_tables((old, new), settings)
+    origin = origin or Origin()
+    engine = Engine.for_tables((old, new), settings, show)
     try:
-        with engine.errors():
+        with ThreadPoolExecutor(1) as beside, engine.errors():  # checksums are made while the database counts
+            named = (old, settings.old_name), (new, settings.new_name)
+            described = [beside.submit(describe_source, *table) for table in named]
             opened = {"old": engine.open("old", old), "new": engine.open("new", new)}
             forget_empty_labels(engine, opened, settings.target if settings.numeric else settings.label)
             schemas = {side: source.schema for side, source in opened.items()}
@@ -181,6 +182,7 @@ def audit_tables(
     except BaseException:
         engine.close()  # now and not when the error is forgotten
         raise
+    before, after = (source.result() for source in described)
     made = NumberAudit if settings.numeric else Audit
     return made(
         columns=columns,
@@ -189,8 +191,8 @@ def audit_tables(
         seconds=time.perf_counter() - began,
         sources=(describe_table(old), describe_table(new)),
         engine=engine,
-        provenance=describe_audit(*described, joined.rows, settings, origin or Origin()),
-        command=(origin or Origin()).command,
+        provenance=describe_audit(before, after, joined.rows, settings, origin),
+        command=origin.command,
         **found,
     )
 
@@ -200,39 +202,41 @@ def forget_empty_labels(engine: Engine, opened: dict[str, Opened], label: str | 
     for source in opened.values():
         if not isinstance(label, str) or label not in source.schema or source.written:
             continue
-        if engine.fetch_row(known_values(source.table, label))["n"] == 0:
+        if not engine.fetch(some_value(source.table, label))[label]:
             source.schema = source.schema.with_types({label: NULL})
 
 
 def _count(engine: Engine, joined: Joined, columns: Columns, settings: Settings) -> dict[str, Any]:
     """Everything of an :class:`Audit` that is counted or inferred."""
-    pairs = joined.table if columns.weight is None else joined.table.filter(joined.table.w > 0)
-    cuts, notes = cut_columns(engine, pairs, columns, joined.rows.paired)
-    design = design_of(engine, pairs, columns, settings.confidence, notes)
-    unit = counts.unit_of(pairs, columns, design.groups or joined.rows.paired)
-    check_classes(engine, pairs, columns)
-    cells = engine.fetch(counts.count(pairs, cuts))
-    by_unit = engine.fetch(counts.count_units(pairs, cuts, unit)) if columns.group else None
-    notes += _spelling_notes(engine, pairs, cells)
-    found = tallies(cells, by_unit)
+    stored, cuts, groups = joined.counted.cells, joined.counted.cuts, joined.counted.groups
+    notes: list[str] = []
+    design = design_of(columns, groups, settings.confidence, notes)
+    answers = counts.answers(stored)
+    for side, number in engine.fetch_row(counts.distinct_answers(answers)).items():
+        check_decisions(side, int(number), columns)
+    check_classes(engine, answers, columns)
+    cells = engine.fetch(counts.count(stored, cuts))
+    notes += _spelling_notes(engine, stored, cells)
+    found = tallies(cells, engine.fetch(counts.count_units(stored)) if columns.group else None)
+    sample = engine.fetch(counts.shuffled(counts.changed(stored), settings.seed, int(settings.sample)))
     return {
         "design": design,
         "tallies": found,
         "cells": cells,
         "judged": tuple(judge_slices(found, cuts, design)),
-        "flips": _flip_rows(engine.fetch(counts.flipped(pairs, settings.seed, int(settings.sample))), columns, cuts),
+        "flips": _flip_rows(sample, columns, cuts),
         "notes": (*joined.notes, *notes),
-        "pairs": pairs,
-        **(_count_soft(engine, pairs, unit, columns, settings) if joined.soft else {}),
+        "pairs": joined.pairs,
+        "counted": stored,
+        **(_count_soft(engine, stored, columns, settings) if joined.soft else {}),
     }
 
 
 def _count_numbers(engine: Engine, joined: Joined, columns: Columns, settings: Settings) -> dict[str, Any]:
     """Everything of a :class:`NumberAudit` that is counted or inferred."""
-    pairs = joined.table if columns.weight is None else joined.table.filter(joined.table.w > 0)
-    cuts, notes = cut_columns(engine, pairs, columns, joined.rows.paired)
-    design = design_of(engine, pairs, columns, settings.confidence, notes)
-    found = count_numbers(engine, pairs, columns, cuts, design, joined.rows.paired, int(settings.sample))
+    cuts, notes = joined.counted.cuts, list[str]()
+    design = design_of(columns, joined.counted.groups, settings.confidence, notes)
+    found = count_numbers(engine, joined.pairs, columns, cuts, design, joined.rows.paired, int(settings.sample))
     fetched = found["flips"]
     flips = _flip_rows(fetched, columns, cuts)
     if "worse" in fetched:
@@ -241,29 +245,29 @@ def _count_numbers(engine: Engine, joined: Joined, columns: Columns, settings: S
     return found | {"design": design, "flips": flips, "notes": (*joined.notes, *notes)}
 
 
-def design_of(engine: Engine, pairs: Table, columns: Columns, confidence: float, notes: list[str]) -> Design:
+def design_of(columns: Columns, groups: int, confidence: float, notes: list[str]) -> Design:
     """How the rows came about; a note where they come in few groups."""
-    groups = int(engine.fetch_row(pairs.aggregate(n=pairs.g.nunique()))["n"]) if columns.group else 0
     if 0 < groups < 30:
         notes.append(f"Only {groups} groups: intervals rest on few independent units.")
     return Design(columns.weight is not None, columns.group is not None, groups, confidence)
 
 
-def _count_soft(engine: Engine, pairs: Table, unit: Column, columns: Columns, settings: Settings) -> dict[str, Any]:
+def _count_soft(engine: Engine, stored: Table, columns: Columns, settings: Settings) -> dict[str, Any]:
     """What probabilities show beyond decisions."""
-    sums = engine.fetch(counts.soft_sums(pairs, unit))
-    bins = engine.fetch(counts.calibration_sums(pairs, unit)) if "h_o" in pairs.columns else None
+    sums = engine.fetch(counts.soft_sums(stored))
+    bins = engine.fetch(counts.calibration_sums(stored)) if "sum_gap_o" in stored.columns else None
     quantity = f"probability of {columns.classes[1]}" if len(columns.classes) == 2 else "top probability"
+    shift = engine.fetch(counts.shift(stored))
     return {
-        "moved": int(sum(sums["moved"])),
+        "moved": int(sum(shift["moved"])),
         "soft": soft_estimates(sums, bins, counts.CALIBRATION_BINS, settings),
-        "shift": Shift.from_counts(engine.fetch(counts.shift(pairs)), counts.SHIFT_BINS, quantity),
+        "shift": Shift.from_counts(shift, counts.SHIFT_BINS, quantity),
     }
 
 
-def _spelling_notes(engine: Engine, pairs: Table, cells: Fetched) -> list[str]:
+def _spelling_notes(engine: Engine, stored: Table, cells: Fetched) -> list[str]:
     """Notes where two spellings of one class, or words for a missing label, are likely: text is compared as it is."""
-    if not pairs.old.type().is_string():
+    if not stored.old.type().is_string():
         return []
     olds, news = ({value for value in cells[side] if value is not None} for side in ("old", "new"))
     spelled = {value.strip().casefold(): value for value in news - olds}
@@ -272,39 +276,14 @@ def _spelling_notes(engine: Engine, pairs: Table, cells: Fetched) -> list[str]:
         for value in sorted(olds - news)
         if (key := value.strip().casefold()) in spelled
     ]
-    if "label" in pairs.columns:
-        some = engine.fetch(counts.rows_by_label(pairs, sorted({*MISSING_LABELS} - olds - news)))
+    if "label" in stored.columns:
+        some = engine.fetch(counts.rows_by_label(stored, sorted({*MISSING_LABELS} - olds - news)))
         notes += [
             f"{n:,} labels are {label!r}, which neither model decides for: both count as wrong there. "
             "Leave the field empty if it means that the label is missing."
             for label, n in zip(some["label"], some["n"], strict=True)
         ]
     return notes[:EXAMPLES]
-
-
-def cut_columns(engine: Engine, pairs: Table, columns: Columns, rows: int) -> tuple[list[counts.Cut], list[str]]:
-    """How each slice column is cut: by its values, or into bins where it holds many numbers."""
-    names = (*columns.by, *columns.features)
-    if not names:
-        return [], []
-    places = [f"b{i}" for i in range(len(names))]
-    distinct = engine.fetch_row(pairs.aggregate(**{place: pairs[place].nunique() for place in places}))
-    cuts, notes = [], []
-    for name, place in zip(names, places, strict=True):
-        values = int(distinct[place])
-        if kind_of(pairs[place].type()) in {"integer", "float", "decimal"} and values > MOST_NUMBERS:
-            edges = engine.fetch_row(counts.quantiles(pairs, place, [i / BINS for i in range(1, BINS)], rows))
-            found = sorted({float(edge) for edge in edges.values() if edge is not None})
-            cuts.append(counts.Cut(name, place, tuple(found)))
-            notes.append(f"{name} has {values:,} values and is cut into {len(found) + 1} bins.")
-        elif values > MOST_VALUES:
-            raise ValueError(
-                f"audit: slice column {name!r} has {values:,} values, more than {MOST_VALUES:,}. "
-                "Group them into fewer first."
-            )
-        else:
-            cuts.append(counts.Cut(name, place))
-    return cuts, notes
 
 
 def _flip_rows(found: Fetched, columns: Columns, cuts: Sequence[counts.Cut]) -> list[dict[str, object]]:

@@ -1,7 +1,9 @@
 """The database counts: Ibis expressions from pairs of rows (see :mod:`lowchurn.audit._joins`) to what changed.
 
-Every function here maps tables to tables; nothing is computed before the engine is asked for a (small) result.
-The same expressions run on DuckDB and on Spark.
+One query reads both tables and makes *cells* of the pairs (:func:`cells`): pairs that agree are counted together, a
+pair that differs is a cell of its own, with its id. Everything else is asked of the cells, which are few. Every
+function here maps tables to tables; nothing is computed before the engine is asked for a (small) result. The same
+expressions run on DuckDB and on Spark.
 """
 
 from __future__ import annotations
@@ -9,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import ibis
 
+from lowchurn.audit._cells import JOINED, SINGLED, part, rows_where, singled, sizes, together
 from lowchurn.audit._columns import Columns
-from lowchurn.audit._joins import Column, Table, count_if, key_names, known
+from lowchurn.audit._joins import BOTH, Column, Table, class_literals, count_if, judged, key_names, known
 
 CALIBRATION_BINS = 15
 SHIFT_BINS = 20
@@ -22,6 +24,9 @@ SHIFT_BINS = 20
 MOST_UNITS = 10_000
 BAGS = 2_000
 SEPARATOR = "\x1f"
+# Parts of the cells, beyond those of :mod:`lowchurn.audit._cells`.
+SLICES, UNITS, SHIFT, LOSSES = range(2, 6)
+ANSWERS = ("old", "new", "label", "conflict", "heavy")
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,10 @@ class Cut:
     def value(self, pairs: Table) -> Column:
         column = pairs[self.column]
         if not self.edges:
-            return column.cast("string")
+            return column
         number = known(column.cast("float64"))
-        bins = [(number <= edge, ibis.literal(str(i))) for i, edge in enumerate(self.edges)]
-        return ibis.cases(*bins, (number > self.edges[-1], ibis.literal(str(len(self.edges)))))
+        bins = [(number <= edge, ibis.literal(i, "int8")) for i, edge in enumerate(self.edges)]
+        return ibis.cases(*bins, (number > self.edges[-1], ibis.literal(len(self.edges), "int8")))
 
     def words(self, value: str | None) -> str:
         """What to call the slice."""
@@ -56,133 +61,191 @@ class Cut:
         return f"over {edges[-1]}" if i == len(edges) else f"{edges[i - 1]} to {edges[i]}"
 
 
-def _slices(pairs: Table, cuts: Sequence[Cut], **extra: Column) -> list[Table]:
-    """The pairs once as a whole (slice -1) and once for each cut."""
-    columns = [c for c in ("label", "old", "new", "w") if c in pairs.columns]
-    values = [ibis.null("string"), *(cut.value(pairs) for cut in cuts)]
-    return [
-        pairs.select(*columns, cut=ibis.literal(i, "int16"), value=value, **extra)
-        for i, value in enumerate(values, start=-1)
-    ]
+def cells(pairs: Table, cuts: Sequence[Cut], unit: Column | None, grouped: bool) -> Table:
+    """All that is counted of the (outer) pairs, in parts that one pass over both tables makes.
+
+    - ``JOINED``: by side, decisions and label.
+    - ``SINGLED``: by id, those that lack a partner, whose decisions differ or that have two labels.
+    - ``SLICES``: by what changed, for each slice column by its values.
+    - ``UNITS``: where rows are grouped, the same by unit, of all rows (slice -1) and of each slice.
+    - ``SHIFT``: where there are probabilities, by bins of both of them.
+    - ``LOSSES``: the same by unit and wider bins, with sums of the losses.
+    """
+    soft = "soft" in pairs.columns
+    wanted = {f"x{i}": cut.value(pairs) for i, cut in enumerate(cuts)} | _change(pairs)
+    if unit is not None:
+        wanted["unit"] = ibis.cases((judged(pairs), unit))
+    if soft:
+        for name, bins in (("bin", CALIBRATION_BINS), ("shift", SHIFT_BINS)):
+            wanted |= {f"{name}_{side}": (pairs[f"c_{side}"] * bins).floor() for side in ("o", "n")}
+    rows = pairs.mutate(**wanted)
+    answers, change = [c for c in ANSWERS if c in rows.columns], list(_change(pairs))
+    shown = [*answers, *(c for c in ("c_o", "c_n") if soft), *(cut.column for cut in cuts)]
+    differs = ~rows.same | rows.conflict if "conflict" in rows.columns else ~rows.same
+    parts = [part(rows, JOINED, ["side", *answers]), singled(rows, differs, shown)]
+    parts += [_by_slice(rows, SLICES, i, change) for i in range(len(cuts))]
+    if grouped:
+        parts += [_by_slice(rows, UNITS, i, [*change, "unit"]) for i in range(-1, len(cuts))]
+    if soft:
+        by = [c for c in ("same", "heavy", "shift_o", "shift_n") if c in rows.columns]
+        parts.append(part(rows, SHIFT, by, {"moved": count_if(rows.moved)}))
+        parts.append(part(rows, LOSSES, ["unit", "bin_o", "bin_n"], _losses(rows)))
+    return together(parts)
 
 
-def _weight(rows: Table) -> Column:
-    return rows.w if "w" in rows.columns else ibis.literal(1.0)
+def _by_slice(rows: Table, number: int, cut: int, keys: list[str]) -> Table:
+    found = part(rows, number, [*keys, *([f"x{cut}"] if cut >= 0 else [])])
+    value = found[f"x{cut}"].cast("string") if cut >= 0 else ibis.null("string")
+    return found.select(*keys, *sizes(rows), "part", cut=ibis.literal(cut, "int16"), value=value)
 
 
-def _weigh(rows: Table, condition: Column) -> Column:
-    return (condition.fill_null(False).cast("float64") * _weight(rows)).sum()
+def _losses(rows: Table) -> dict[str, Column]:
+    names = [c for c in ("soft", "ll_o", "ll_n", "br_o", "br_n", "gap_o", "gap_n") if c in rows.columns]
+    sums = {f"sum_{c}": (rows.w * rows[c] if "w" in rows.columns else rows[c]).sum() for c in names}
+    if "ll_o" in names:
+        sums["labelled"] = rows.ll_o.count()
+        if "w" in rows.columns:
+            sums["labelled_w"] = ibis.cases((rows.ll_o.notnull(), rows.w)).sum()
+    return sums
 
 
-def _change(rows: Table) -> Column:
-    """The kind of each row (:data:`lowchurn.audit._inference.KINDS`): what changed, and against the truth if known."""
-    same = rows.old == rows.new
-    if "label" not in rows.columns:
-        return same.ifelse("same", "changed")
+def _change(pairs: Table) -> dict[str, Column]:
+    """What changed, in as few operations as the many rows allow; :func:`_kind` gives it a name."""
+    found = {"same": pairs.old == pairs.new}
+    if "label" in pairs.columns:
+        found |= {"was_right": pairs.old == pairs.label, "is_right": pairs.new == pairs.label}
+    return found | ({"heavy": pairs.w > 0} if "w" in pairs.columns else {})
+
+
+def _kind(cells: Table) -> Column:
+    """The kind of judged pairs (:data:`lowchurn.audit._inference.KINDS`)."""
+    plain = cells.same.ifelse("same", "changed")
+    if "was_right" not in cells.columns:
+        return plain
     return ibis.cases(
-        (rows.label.isnull(), same.ifelse("same", "changed")),
-        (same, (rows.old == rows.label).ifelse("right", "wrong")),
-        (rows.old == rows.label, "broken"),
-        (rows.new == rows.label, "fixed"),
+        (cells.was_right.isnull(), plain),
+        (cells.same, cells.was_right.ifelse("right", "wrong")),
+        (cells.was_right, "broken"),
+        (cells.is_right, "fixed"),
         else_="lateral",
     )
 
 
-def count(pairs: Table, cuts: Sequence[Cut] = ()) -> Table:
+def _judged(cells: Table, part: int = JOINED) -> Table:
+    """The cells of judged pairs."""
+    return cells.filter((cells.part == part) & (cells.side == BOTH) & judged(cells))
+
+
+def pair_conditions(cells: Table) -> dict[str, Column]:
+    """What is counted of the pairs of decisions, for :func:`lowchurn.audit._cells.pair_checks`."""
+    paired = cells.old.notnull() & cells.new.notnull()
+    found = {"paired": paired, "judged": judged(cells)}
+    if "label" in cells.columns:
+        found["labelled"] = paired & cells.label.notnull()
+    if "conflict" in cells.columns:
+        found["conflicts"] = paired & cells.conflict
+    return found
+
+
+def contradicting(cells: Table) -> Table:
+    """The pairs with two different labels."""
+    decided = cells.old.notnull() & cells.new.notnull()
+    return cells.filter((cells.part == SINGLED) & (cells.side == BOTH) & decided & cells.conflict)
+
+
+def count(cells: Table, cuts: Sequence[Cut] = ()) -> Table:
     """The counts that everything hard rests on, in one expression.
 
     Of all rows (slice -1) by kind, old and new decision; of each slice by kind, so that its size does not depend on
     how many classes there are.
     """
-    counted = []
-    for i, view in enumerate(_slices(pairs, cuts)):
-        view = view.mutate(kind=_change(view))
-        if i:
-            view = view.mutate(old=ibis.null(pairs.old.type()), new=ibis.null(pairs.new.type()))
-        sums = {"n": view.count()}
-        if "w" in view.columns:
-            sums |= {"weight": view.w.sum(), "weight2": (view.w * view.w).sum()}
-        counted.append(view.group_by(["cut", "value", "kind", "old", "new"]).aggregate(**sums))
-    return ibis.union(*counted) if len(counted) > 1 else counted[0]
+    names = [name for name in ("n", "w", "w2") if name in cells.columns]
+    whole = _judged(cells)
+    whole = whole.mutate(**_change(whole))
+    whole = whole.mutate(kind=_kind(whole))
+    whole = whole.group_by(["kind", "old", "new"]).aggregate(**{name: whole[name].sum() for name in names})
+    whole = whole.mutate(cut=ibis.literal(-1, "int16"), value=ibis.null("string"))
+    if not cuts:
+        return whole
+    slices = _changes(cells, SLICES)
+    return ibis.union(whole, slices.select(*whole.columns))
 
 
-def rows_by_label(pairs: Table, labels: Sequence[str]) -> Table:
+def _changes(cells: Table, part: int) -> Table:
+    """A part of the cells with the kind of judged pairs."""
+    rows = cells.filter((cells.part == part) & cells.same.notnull())
+    rows = rows.filter(rows.heavy) if "heavy" in rows.columns else rows
+    return rows.mutate(kind=_kind(rows))
+
+
+def count_units(cells: Table) -> Table:
+    """What each unit (a group of rows, or a bag of groups) adds to the counts, by kind and slice."""
+    rows = _changes(cells, UNITS)
+    return rows.select("cut", "value", "unit", "kind", weight=rows["w" if "w" in rows.columns else "n"].cast("float64"))
+
+
+def answers(cells: Table) -> Table:
+    """Both decisions and the label of judged pairs, and how many pairs have them."""
+    return _judged(cells).select(*(c for c in ("old", "new", "label", "n") if c in cells.columns))
+
+
+def rows_by_label(cells: Table, labels: Sequence[str]) -> Table:
     """How many rows have each of these labels."""
-    some = pairs.filter(pairs.label.isin(labels))
-    return some.group_by("label").aggregate(n=some.count()).order_by("label")
+    some = answers(cells).filter(lambda t: t.label.isin(labels))
+    return some.group_by("label").aggregate(n=some.n.sum()).order_by("label")
 
 
-def distinct_answers(pairs: Table, sides: Iterable[str] = ("old", "new")) -> Table:
+def labels(cells: Table) -> Table:
+    """The labels that there are."""
+    some = answers(cells)
+    return some.filter(some.label.notnull()).select("label").distinct()
+
+
+def distinct_answers(rows: Table, sides: Iterable[str] = ("old", "new")) -> Table:
     """About how many different decisions there are on each side."""
-    return pairs.aggregate(**{side: pairs[side].approx_nunique() for side in sides})
+    return rows.aggregate(**{side: rows[side].approx_nunique() for side in sides})
 
 
-def count_units(pairs: Table, cuts: Sequence[Cut], unit: Column) -> Table:
-    """What each unit (a group of rows, or a bag of groups) adds to the counts, by slice."""
-    counted = []
-    for view in _slices(pairs, cuts, unit=unit):
-        weigh = partial(_weigh, view)
-        sums = {"weight": weigh(view.old.notnull()), "changed": weigh(view.old != view.new)}
-        if "label" in view.columns:
-            right, still = view.old == view.label, view.new == view.label
-            sums |= {
-                "labelled": weigh(view.label.notnull()),
-                "broken": weigh(right & ~still),
-                "fixed": weigh(~right & still),
-                "lateral": weigh(~right & ~still & (view.old != view.new)),
-                "right": weigh(right),
-                "right_new": weigh(still),
-            }
-        counted.append(view.group_by(["cut", "value", "unit"]).aggregate(**sums))
-    return ibis.union(*counted) if len(counted) > 1 else counted[0]
+def class_checks(answers: Table, name: str, columns: Columns) -> Table:
+    """How many labels or decisions there are, how many are none of the classes, and one of these."""
+    column = answers[name]
+    strange = column.notnull() & ~column.isin(class_literals(columns))
+    return answers.aggregate(
+        known=rows_where(answers, column.notnull()),
+        strange=rows_where(answers, strange),
+        example=ibis.cases((strange, column)).min(),
+    )
 
 
-def soft_sums(pairs: Table, unit: Column) -> Table:
+def soft_sums(cells: Table) -> Table:
     """What each unit adds to the losses."""
-    t = pairs.mutate(unit=unit)
-    weight = _weight(t)
-    sums = {
-        "n": t.count(),
-        "weight": (weight + 0.0 * t.soft).sum(),
-        "soft": (weight * t.soft).sum(),
-        "moved": count_if(t.moved),
-    }
-    if "ll_o" in t.columns:
-        labelled = t.ll_o.notnull()
-        sums |= {"labelled_rows": count_if(labelled), "labelled": (weight * labelled.cast("float64")).sum()}
-        sums |= {c: (weight * t[c]).sum().fill_null(0.0) for c in ("ll_o", "ll_n", "br_o", "br_n")}
-    return t.group_by("unit").aggregate(**sums)
+    t = cells.filter((cells.part == LOSSES) & cells.unit.notnull())
+    names = [c for c in t.columns if c.startswith("sum_") or c in {"n", "labelled", "labelled_w"}]
+    sums = {name: t[name].sum().fill_null(0) for name in names}
+    return t.group_by("unit").aggregate(**sums, weight=t["w" if "w" in t.columns else "n"].sum())
 
 
-def calibration_sums(pairs: Table, unit: Column) -> Table:
+def calibration_sums(cells: Table) -> Table:
     """What each unit adds to each bin of confidence, for both sides (0 old, 1 new)."""
+    t = cells.filter((cells.part == LOSSES) & cells.unit.notnull() & (cells.labelled > 0))
+    weight = t["labelled_w" if "labelled_w" in t.columns else "labelled"].cast("float64")
     views = []
     for i, side in enumerate(("o", "n")):
-        t = pairs.filter(pairs[f"h_{side}"].notnull())
-        t = t.select(
-            side=ibis.literal(i, "int8"),
-            unit=unit,
-            bin=_bin(t[f"c_{side}"], CALIBRATION_BINS),
-            weight=_weight(t),
-            sure=t[f"c_{side}"],
-            hit=t[f"h_{side}"],
-        )
-        views.append(
-            t.group_by(["side", "unit", "bin"]).aggregate(
-                weight=t.weight.sum(), sure=(t.weight * t.sure).sum(), hit=(t.weight * t.hit).sum()
-            )
-        )
+        bin = _clamped(t[f"bin_{side}"], CALIBRATION_BINS)
+        rows = t.select("unit", side=ibis.literal(i, "int8"), bin=bin, weight=weight, gap=t[f"sum_gap_{side}"])
+        views.append(rows.group_by(["side", "unit", "bin"]).aggregate(weight=rows.weight.sum(), gap=rows.gap.sum()))
     return ibis.union(*views)
 
 
-def shift(pairs: Table) -> Table:
-    """Rows by bins of the old and the new probability."""
-    t = pairs.select(old=_bin(pairs.c_o, SHIFT_BINS), new=_bin(pairs.c_n, SHIFT_BINS))
-    return t.group_by(["old", "new"]).aggregate(n=t.count())
+def shift(cells: Table) -> Table:
+    """Rows by bins of the old and the new probability, and how many of them have other probabilities than before."""
+    t = _changes(cells, SHIFT)
+    t = t.mutate(old=_clamped(t.shift_o, SHIFT_BINS), new=_clamped(t.shift_n, SHIFT_BINS))
+    return t.group_by(["old", "new"]).aggregate(n=t.n.sum(), moved=t.moved.sum())
 
 
-def _bin(column: Column, bins: int) -> Column:
-    return ibis.least(ibis.greatest((column * bins).floor().cast("int64"), 0), bins - 1)
+def _clamped(bin: Column, bins: int) -> Column:
+    return ibis.least(ibis.greatest(bin, 0), bins - 1)
 
 
 def unit_of(pairs: Table, columns: Columns, units: int) -> Column:
@@ -196,12 +259,17 @@ def unit_of(pairs: Table, columns: Columns, units: int) -> Column:
     if units <= MOST_UNITS:
         return name
     # A remainder of a negative number is negative in SQL: twice as many bags, which harms nothing.
-    return (unit.hash() % (BAGS // 2)).cast("string")
+    return (unit.hash() % (BAGS // 2)).cast("int16")
 
 
-def flipped(pairs: Table, seed: int, n: int | None = None) -> Table:
-    """The disagreements in an order that depends on nothing but the id and the seed; the first ``n`` of them."""
-    rows = pairs.filter(pairs.old != pairs.new)
+def changed(cells: Table) -> Table:
+    """The judged pairs whose decisions differ."""
+    rows = _judged(cells, SINGLED)
+    return rows.filter(rows.old != rows.new)
+
+
+def shuffled(rows: Table, seed: int, n: int | None = None) -> Table:
+    """Rows in an order that depends on nothing but the id and the seed; the first ``n`` of them."""
     order = (_key_text(rows) + f"{SEPARATOR}{int(seed)}").hash()
     rows = rows.mutate(lowchurn_order=order).order_by(["lowchurn_order", *key_names(rows)]).drop("lowchurn_order")
     return rows if n is None else rows.limit(n)
@@ -213,7 +281,8 @@ def rows_by_id(pairs: Table, names: Sequence[str]) -> Table:
     texts = [keys[0]]
     for key in keys[1:]:
         texts.append(texts[-1] + "/" + key)
-    kind = _change(pairs)
+    pairs = pairs.mutate(**_change(pairs))
+    kind = _kind(pairs)
     views = []
     for text in texts:
         named = pairs.select(name=text, kind=kind).filter(lambda t: t.name.isin(names))
@@ -222,12 +291,12 @@ def rows_by_id(pairs: Table, names: Sequence[str]) -> Table:
     return ibis.union(*views) if len(views) > 1 else views[0]
 
 
-def quantiles(pairs: Table, column: str, shares: Sequence[float], rows: int, most: int = 5_000_000) -> Table:
+def quantiles(rows: Table, column: str, shares: Sequence[float], size: int, most: int = 5_000_000) -> Table:
     """Edges for bins; of very many rows a part, chosen by a hash of the id, is enough."""
-    if rows > most:
-        pairs = pairs.filter((_key_text(pairs).hash() % math.ceil(rows / most)) == 0)
-    number = known(pairs[column].cast("float64"))
-    return pairs.aggregate(**{f"q{i}": number.quantile(q) for i, q in enumerate(shares)})
+    if size > most:
+        rows = rows.filter((_key_text(rows).hash() % math.ceil(size / most)) == 0)
+    number = known(rows[column].cast("float64"))
+    return rows.aggregate(**{f"q{i}": number.quantile(q) for i, q in enumerate(shares)})
 
 
 def _key_text(rows: Table) -> Column:

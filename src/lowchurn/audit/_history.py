@@ -14,14 +14,24 @@ from lowchurn._estimates import Estimate, undefined
 from lowchurn.audit import _counts as counts
 from lowchurn.audit import _joins as joins
 from lowchurn.audit import _releases as expressions
-from lowchurn.audit._audit import cut_columns, describe_table, design_of, forget_empty_labels
+from lowchurn.audit._audit import describe_table, design_of, forget_empty_labels
 from lowchurn.audit._columns import Columns, resolve
 from lowchurn.audit._history_result import FIGURES, Change, Drift, History, Release, Restless
 from lowchurn.audit._history_sums import Counter, Sums
 from lowchurn.audit._inference import Design, Key, Slice, Tally, in_order, judge_slices
 from lowchurn.audit._joins import Table
-from lowchurn.audit._pairs import REFUSED, UNMATCHED, check_classes, check_exact, shown_ids
+from lowchurn.audit._pairs import (
+    REFUSED,
+    UNMATCHED,
+    check_classes,
+    check_decisions,
+    check_exact,
+    choose_cut,
+    shown_ids,
+    values,
+)
 from lowchurn.audit._paths import CSV_ENDINGS, DATABASE_ENDINGS, PARQUET_ENDINGS, split_path
+from lowchurn.audit._progress import Show
 from lowchurn.audit._provenance import describe_source, versions
 from lowchurn.audit._settings import NAMES, Origin, Settings
 from lowchurn.audit._sources import Engine, Fetched, Opened, TableLike
@@ -135,13 +145,15 @@ def _stem(path: str) -> str:
     return name.removesuffix(max(endings, key=len, default="")) or path
 
 
-def history_of_tables(tables: Mapping[str, TableLike], settings: Settings, origin: Origin | None = None) -> History:
-    """The history of releases by name: read, refuse what is wrong, count, infer."""
+def history_of_tables(
+    tables: Mapping[str, TableLike], settings: Settings, origin: Origin | None = None, show: Show | None = None
+) -> History:
+    """The history of releases by name: read, refuse what is wrong, count, infer; ``show`` gets the rows read."""
     began = time.perf_counter()
     settings.check()
     origin = origin or Origin("lowchurn.audit.history(...)")
     sources = [describe_source(table, name, 1 / len(tables)) for name, table in tables.items()]
-    engine = Engine.for_tables(list(tables.values()), settings)
+    engine = Engine.for_tables(list(tables.values()), settings, show)
     try:
         with engine.errors():
             # Names of releases are quoted in messages, so that they are never taken for words of ours.
@@ -206,8 +218,8 @@ def _join(engine: Engine, opened: Mapping[str, Opened], columns: Columns, strict
     parts = [expressions.numbered(expressions.once_each(rows), i) for i, rows in enumerate(sides.values())]
     size = expressions.BATCH
     if len(parts) > size:
-        parts = [engine.keep(f"batch{i}", expressions.join(parts[i : i + size])) for i in range(0, len(parts), size)]
-    table = engine.keep("history", expressions.compared(expressions.join(parts), len(sides)))
+        parts = [engine.keep(expressions.join(parts[i : i + size])) for i in range(0, len(parts), size)]
+    table = engine.keep(expressions.compared(expressions.join(parts), len(sides)), sum(sizes.values()))
     found = {name: int(n) for name, n in engine.fetch_row(expressions.join_checks(table)).items()}
     paired = found["paired"]
     if strict and any(size != paired for size in sizes.values()):
@@ -219,7 +231,7 @@ def _join(engine: Engine, opened: Mapping[str, Opened], columns: Columns, strict
             f"audit: the tables have different labels for {found['conflicts']:,} ids, such as "
             f"{shown_ids(engine, table.filter(table.label_conflict))}. Keep the label column in one of them."
         )
-    check_classes(engine, _by_side(table, columns), columns)
+    _check_answers(engine, table, columns)
     table, used = _weighed(engine, table, columns, paired)
     notes = []
     if most := max(size - paired for size in sizes.values()):
@@ -232,19 +244,22 @@ def _join(engine: Engine, opened: Mapping[str, Opened], columns: Columns, strict
     return _Joined(table, list(sizes.values()), used, notes)
 
 
-def _by_side(table: Table, columns: Columns) -> Table:
-    """The decisions under the names of the releases, and the label."""
+def _check_answers(engine: Engine, table: Table, columns: Columns) -> None:
+    """Refuse scores given for labels, and what is no class of the scores of another release."""
     decisions = {side: table[f"d{i}"] for i, side in enumerate(columns.sides)}
-    return table.select(**decisions, **({"label": table.label} if "label" in table.columns else {}))
+    answers = table.select(**decisions, **({"label": table.label} if "label" in table.columns else {}), n=1)
+    for side, number in engine.fetch_row(counts.distinct_answers(answers, columns.sides)).items():
+        check_decisions(side, int(number), columns)
+    check_classes(engine, answers, columns)
 
 
 def _weighed(engine: Engine, table: Table, columns: Columns, paired: int) -> tuple[Table, int]:
     """The rows of a weight above 0 and their number, after the checks of weights and groups."""
-    wanted = {role: table[name] for role, name in (("weight", "w"), ("group", "g")) if name in table.columns}
+    wanted = [name for name in ("w", "g") if name in table.columns]
     if not wanted:
         return table, paired
-    checked = table.select(*joins.key_names(table), decision=table.d0, **wanted)
-    found = engine.fetch_row(joins.row_checks(checked, 0.0))
+    checked = table.select(*joins.key_names(table), *wanted, decision=table.d0)
+    found = engine.fetch_row(joins.row_checks(checked))
     for name, message in REFUSED.items():
         if found.get(name):
             words = message.format(n=found[name], side="newest", weight=columns.weight, group=columns.group)
@@ -258,7 +273,7 @@ def _weighed(engine: Engine, table: Table, columns: Columns, paired: int) -> tup
 def _refuse(engine: Engine, sides: Mapping[str, Table], sizes: Mapping[str, int], columns: Columns) -> None:
     """Say which release has ids that are missing, repeated or without a decision, or that another one lacks."""
     for side, rows in sides.items():
-        found = engine.fetch_row(joins.row_checks(rows, 0.0)) | engine.fetch_row(joins.key_checks(rows))
+        found = engine.fetch_row(joins.row_checks(rows)) | engine.fetch_row(joins.key_checks(rows))
         for name, message in UNMATCHED.items():
             if found[name]:
                 words = {
@@ -291,8 +306,14 @@ def _refuse(engine: Engine, sides: Mapping[str, Table], sizes: Mapping[str, int]
 def _count(engine: Engine, joined: _Joined, columns: Columns, settings: Settings) -> dict[str, Any]:
     """Everything of a :class:`History` that is counted or inferred."""
     rows, size = joined.table, len(columns.sides)
-    cuts, notes = cut_columns(engine, rows, columns, joined.paired)
-    design = design_of(engine, rows, columns, settings.confidence, notes)
+    names = [*(("g",) if columns.group else ()), *(f"b{i}" for i in range(len(columns.by)))]
+    found = {name: values(engine, rows, name) for name in names}
+    cut = [
+        choose_cut(engine, lambda: rows, name, f"b{i}", found[f"b{i}"], joined.paired)
+        for i, name in enumerate(columns.by)
+    ]
+    cuts, notes = [one for one, _ in cut], [note for _, some in cut for note in some]
+    design = design_of(columns, found.get("g", 0), settings.confidence, notes)
     unit = {"unit": counts.unit_of(rows, columns, design.groups)} if columns.group else {}
     counter = Counter(engine, rows, unit, size)
     whole = counter.whole()

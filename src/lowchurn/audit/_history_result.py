@@ -106,7 +106,7 @@ class History:
     >>> [step.churn.value for step in found.steps], found.back.value
     ([0.25, 0.25], 0.25)
     >>> print(found)
-    3 releases on 4 rows, v1 to v3: 0.00% (0.00% to 60.24%) of decisions differ between the first and the last; ...
+    3 releases on 4 rows, v1 to v3: 0.00 % (0.00 to 60.24) of decisions differ between the first and the last; ...
     """
 
     releases: tuple[Release, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from lowchurn._display import interval_text, share_text
+from lowchurn._display import brief_share, interval_text, share_text
 from lowchurn._html import render
 from lowchurn._terminal import printable
 from lowchurn.audit._markdown import cell, table
@@ -126,7 +126,7 @@ def details(history: History) -> list[str]:
 
 def markdown(history: History) -> str:
     """For a comment on a pull request."""
-    level = f"{history.design.confidence:.0%}"
+    level = brief_share(history.design.confidence)
     lines = ["## Model history", "", cell(headline(history)), "", cell(flips_back(history)), ""]
     lines += [f"With {level} intervals; each release against the one before:", ""]
     lines += table(heads(history), rows(history))

@@ -36,7 +36,7 @@ class Counter:
         return sums
 
     def _fetch(self, rows: Table, conditions: Mapping[str, Column], cut: Cut | None = None) -> Fetched:
-        by = self.unit if cut is None else {"value": cut.value(rows), **self.unit}
+        by = self.unit if cut is None else {"value": cut.value(rows).cast("string"), **self.unit}
         return self.engine.fetch(expressions.sums(rows, conditions, by))
 
 

@@ -190,7 +190,7 @@ def tallies(cells: Fetched, units: Fetched | None) -> dict[Key, Tally]:
     """Counts by slice, from the database's answer; the whole table, (-1, None), first; missing values last."""
     found: dict[Key, Tally] = {}
     n = cells["n"]
-    weights, squares = cells.get("weight", n), cells.get("weight2", n)
+    weights, squares = cells.get("w", n), cells.get("w2", n)
     for cut, value, kind, rows, weight, square in zip(
         cells["cut"], cells["value"], cells["kind"], n, weights, squares, strict=True
     ):
@@ -208,14 +208,15 @@ def in_order(found: Mapping[Key, Tally]) -> dict[Key, Tally]:
 
 def _add_units(found: dict[Key, Tally], units: Fetched) -> None:
     position = {unit: i for i, unit in enumerate(sorted(set(units["unit"]), key=str))}
-    names = {"all": "weight", **{kind: kind for kind in COUNTED if kind in units}}
     for tally in found.values():
         tally.units = {kind: np.zeros(len(position)) for kind in ("all", *COUNTED)}
-    for row, (cut, value, unit) in enumerate(zip(units["cut"], units["value"], units["unit"], strict=True)):
+    for cut, value, unit, kind, weight in zip(
+        *(units[name] for name in ("cut", "value", "unit", "kind", "weight")), strict=True
+    ):
         target = found[int(cut), value].units
         assert target is not None
-        for kind, column in names.items():
-            target[kind][position[unit]] = units[column][row] or 0.0
+        for counted in ("all", *KINDS[kind]):
+            target[counted][position[unit]] += weight
 
 
 @dataclass(frozen=True)

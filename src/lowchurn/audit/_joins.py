@@ -1,8 +1,9 @@
 """Ibis expressions from two tables of predictions to pairs of rows: columns under names of our own, checks, the join.
 
 The columns of a pair are the ids ``k0, k1, ...``, both decisions ``old`` and ``new``, and where they are known
-``label``, the weight ``w``, the group ``g`` and the slice columns ``b0, b1, ...``. Numbers are decisions of the type
-float64 here, their label is the target, and ``l_o`` and ``l_n`` are their losses where these are columns.
+``label``, the weight ``w``, the group ``g`` and the slice columns ``b0, b1, ...``. A row without a partner is a pair
+too, in which everything of the other side is missing; ``side`` is where the id comes from. Numbers are
+decisions of the type float64 here, their label is the target, and ``l_o`` and ``l_n`` are losses that are columns.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from lowchurn.scoring import LogScore
 Table: TypeAlias = ibis.Table
 Column: TypeAlias = ibis.Value
 
+# Where the id of a pair comes from.
+BOTH, OLD_ONLY, NEW_ONLY = range(3)
 # Sums of squares of weights in this range neither overflow nor vanish.
 LEAST_WEIGHT, MOST_WEIGHT = 1e-100, 1e100
 
@@ -28,12 +31,14 @@ def project(table: Table, columns: Columns, side: str, other: Sequence[str]) -> 
     """The few columns of one side that matter; ``other`` are the names of the other side's columns."""
     predicted = columns.side(side)
     chosen = {f"k{i}": compared(table[key], type) for i, (key, type) in enumerate(columns.id.items())}
-    proba = _proba(table, predicted)
-    chosen["decision"] = _decision(table, predicted, proba, columns)
-    chosen |= {f"p{i}": p for i, p in enumerate(proba)}
+    if predicted.score is None:
+        chosen |= {f"p{i}": table[name].cast("float64") for i, name in enumerate(predicted.proba)}
+    else:
+        chosen["p1"] = table[predicted.score].cast("float64")  # the first of the two classes has the rest
+    chosen["decision"] = _decision(table, predicted, columns)
     if predicted.loss is not None:
         chosen["loss"] = known(table[predicted.loss].cast("float64"))
-    extras = {"label": columns.label, "weight": columns.weight, "group": columns.group}
+    extras = {"label": columns.label, "w": columns.weight, "g": columns.group}
     extras |= {f"b{i}": name for i, name in enumerate((*columns.by, *columns.features))}
     for role, name in extras.items():
         # Where both tables have the column, the candidate's is used; of labels, both are compared.
@@ -42,19 +47,19 @@ def project(table: Table, columns: Columns, side: str, other: Sequence[str]) -> 
             chosen[role] = _plain(table[name])
     if "label" in chosen:
         chosen["label"] = compared(table[columns.label], columns.answer)
-    if "weight" in chosen:
-        chosen["weight"] = chosen["weight"].cast("float64")
+    if "w" in chosen:
+        chosen["w"] = chosen["w"].cast("float64")
     return table.select(**chosen)
 
 
-def _proba(table: Table, predicted: Predicted) -> list[Column]:
-    if predicted.score is None:
-        return [table[name].cast("float64") for name in predicted.proba]
-    score = table[predicted.score].cast("float64")
-    return [1 - score, score]
+def _proba(rows: Table, prefix: str = "") -> list[Column]:
+    """The probability of each class; none where a side has decisions alone."""
+    names = _numbered((name.removeprefix(prefix) for name in rows.columns if name.startswith(prefix)), "p")
+    found = [rows[prefix + name] for name in names]
+    return [1 - found[0], found[0]] if names == ["p1"] else found
 
 
-def _decision(table: Table, predicted: Predicted, proba: list[Column], columns: Columns) -> Column:
+def _decision(table: Table, predicted: Predicted, columns: Columns) -> Column:
     if predicted.label is not None:
         return compared(table[predicted.label], columns.answer)
     classes = class_literals(columns)
@@ -64,7 +69,7 @@ def _decision(table: Table, predicted: Predicted, proba: list[Column], columns: 
             threshold = float(np.float32(threshold))
         score = known(score.cast("float64"))
         return ibis.cases((score >= threshold, classes[1]), (score < threshold, classes[0]))
-    return _likeliest(proba, classes)
+    return _likeliest([table[name].cast("float64") for name in predicted.proba], classes)
 
 
 def _likeliest(proba: list[Column], classes: list[Column]) -> Column:
@@ -123,43 +128,59 @@ def count_if(condition: Column) -> Column:
     return condition.fill_null(False).cast("int64").sum().fill_null(0)
 
 
-def row_checks(rows: Table, tolerance: float) -> Table:
-    """One row of counts of what is wrong in one (projected) side."""
-    proba = [rows[name] for name in _numbered(rows.columns, "p")]
-    missing_id = _any(rows[key].isnull() for key in key_names(rows))
-    checks = {"rows": rows.count(), "no_id": count_if(missing_id), "no_decision": count_if(rows.decision.isnull())}
-    if "weight" in rows.columns:
-        bad = rows.weight.isnull() | rows.weight.isnan() | rows.weight.isinf() | (rows.weight < 0)
-        extreme = (rows.weight > MOST_WEIGHT) | ((rows.weight > 0) & (rows.weight < LEAST_WEIGHT))
+def row_checks(rows: Table) -> Table:
+    """One row of counts of what is wrong in one (projected) side.
+
+    Counts of known values are the cheapest that there are: a file often has them beside its columns.
+    """
+    first, *others = key_names(rows)
+    ids = count_if(_all(rows[key].notnull() for key in (first, *others))) if others else rows[first].count()
+    checks = {"rows": rows.count(), "no_id": rows.count() - ids, "no_decision": rows.count() - rows.decision.count()}
+    if "w" in rows.columns:
+        bad = rows.w.isnull() | rows.w.isnan() | rows.w.isinf() | (rows.w < 0)
+        extreme = (rows.w > MOST_WEIGHT) | ((rows.w > 0) & (rows.w < LEAST_WEIGHT))
         checks["bad_weight"] = count_if(bad)
         checks["extreme_weight"] = count_if(~bad & extreme)
-        checks["all_zero"] = (count_if(~bad & (rows.weight > 0)) == 0).cast("int64")
-    if "group" in rows.columns:
-        checks["no_group"] = count_if(rows.group.isnull())
-    if proba:
-        wrong = _any(p.isnull() | p.isnan() | p.isinf() for p in proba)
-        off = (_total(proba) - 1).abs()
-        checks["no_proba"] = count_if(wrong)
-        checks["outside"] = count_if(~wrong & _any((p < 0) | (p > 1 + tolerance) for p in proba))
-        checks["off_sum"] = count_if(~wrong & (off > tolerance))
-        checks["worst_sum"] = wrong.ifelse(ibis.null("float64"), off).max()
+        checks["all_zero"] = (count_if(~bad & (rows.w > 0)) == 0).cast("int64")
+    if "g" in rows.columns:
+        checks["no_group"] = rows.count() - rows.g.count()
     return rows.aggregate(**checks)
 
 
-def known_values(table: Table, name: str) -> Table:
-    """How many values a column has."""
-    return table.aggregate(n=_plain(table[name]).count())
+def values(rows: Table, name: str, first: int | None = None) -> Table:
+    """How many values a column has, in all rows or in the ``first`` ones that the database reads."""
+    some = rows.select(value=rows[name])
+    some = some if first is None else some.limit(first)
+    return some.aggregate(n=some.value.nunique())
 
 
-def class_checks(pairs: Table, name: str, columns: Columns) -> Table:
-    """How many labels or decisions there are, how many are none of the classes, and one of these."""
-    column = pairs[name]
-    strange = column.notnull() & ~column.isin(class_literals(columns))
-    return pairs.aggregate(
-        known=column.count(),
-        strange=count_if(strange),
-        example=strange.ifelse(column, ibis.null(column.type())).min(),
+def proba_bounds(rows: Table, columns: Columns) -> Table:
+    """One row of what shows that the probabilities of one (projected) side are sound, and its labels classes."""
+    proba = _proba(rows)
+    off = (_total(proba) - 1).abs()  # missing or NaN where one of them is
+    found = {"rows": rows.count(), "known": off.count(), "off": off.max(), "least": ibis.least(*proba).min()}
+    if "label" in rows.columns:
+        found["odd_labels"] = count_if(rows.label.notin(class_literals(columns)))
+    return rows.aggregate(**found)
+
+
+def proba_checks(rows: Table, tolerance: float) -> Table:
+    """One row of counts of what is wrong with the probabilities of one (projected) side."""
+    proba = _proba(rows)
+    wrong = _any(p.isnull() | p.isnan() | p.isinf() for p in proba)
+    off = (_total(proba) - 1).abs()
+    return rows.aggregate(
+        no_proba=count_if(wrong),
+        outside=count_if(~wrong & _any((p < 0) | (p > 1 + tolerance) for p in proba)),
+        off_sum=count_if(~wrong & (off > tolerance)),
+        worst_sum=wrong.ifelse(ibis.null("float64"), off).max(),
     )
+
+
+def some_value(table: Table, name: str) -> Table:
+    """One known value of a column, if there is any."""
+    column = _plain(table[name])
+    return table.filter(column.notnull()).select(name).limit(1)
 
 
 def _times(rows: Table) -> Table:
@@ -168,8 +189,7 @@ def _times(rows: Table) -> Table:
 
 
 def _ids(rows: Table) -> Table:
-    keys = key_names(rows)
-    return rows.select(*keys).drop_null(keys)
+    return known_ids(rows.select(*key_names(rows)))
 
 
 def key_checks(rows: Table) -> Table:
@@ -198,68 +218,80 @@ def without_repeats(rows: Table) -> Table:
     return rows.anti_join(repeated_ids(rows), key_names(rows))
 
 
-def pair(old: Table, new: Table, columns: Columns, soft: bool) -> Table:
-    """Join both (projected) sides on their ids: one row per id, with both decisions and what is needed of the rest."""
+def pair(old: Table, new: Table, how: str = "outer") -> Table:
+    """Both sides, each with ids ``k0, k1, ...`` that are known, beside each other.
+
+    The columns of a side are ``o_...`` or ``n_...``, whatever they are; the ids come once, and ``side`` is where the
+    id comes from. With ``how="inner"`` only ids that both sides have.
+    """
     keys = key_names(old)
-    old = old.rename({f"o_{c}": c for c in old.columns if c not in keys})
-    new = new.rename({f"n_{c}": c for c in new.columns if c not in keys})
-    both = old.join(new, keys, how="inner")
-    chosen: dict[str, Column] = {k: both[k] for k in keys}
+    old = old.rename({f"o_{c}": c for c in old.columns})
+    new = new.rename({f"n_{c}": c for c in new.columns})
+    both = old.join(new, [old[f"o_{key}"] == new[f"n_{key}"] for key in keys], how=how)
+    return both.select(
+        **{key: ibis.coalesce(both[f"o_{key}"], both[f"n_{key}"]) for key in keys},
+        side=ibis.cases((both.n_k0.isnull(), OLD_ONLY), (both.o_k0.isnull(), NEW_ONLY), else_=BOTH),
+        **{c: both[c] for c in both.columns if c[2:] not in keys},
+    )
+
+
+def known_ids(rows: Table) -> Table:
+    """The rows that have an id."""
+    return rows.drop_null(key_names(rows))
+
+
+def compared_pair(both: Table, columns: Columns, soft: bool = False, odd_labels: bool = True) -> Table:
+    """The columns of a pair of decisions (see above), from what :func:`pair` made of two projected sides.
+
+    With ``soft`` also what is needed of probabilities. ``odd_labels``: some labels may be none of the classes.
+    """
+    chosen: dict[str, Column] = {key: both[key] for key in (*key_names(both), "side")}
     chosen |= {"old": both.o_decision, "new": both.n_decision}
     sides = {c[2:]: both[c] for c in both.columns if c[:2] in {"o_", "n_"}}
     if "label" in sides:
         labels = [both[c] for c in ("n_label", "o_label") if c in both.columns]
         chosen["label"] = ibis.coalesce(*labels) if len(labels) > 1 else labels[0]
         if len(labels) > 1:
-            chosen["label_conflict"] = (labels[0] != labels[1]).fill_null(False)
-    for role, name in (("weight", "w"), ("group", "g")):
-        if role in sides:
-            chosen[name] = sides[role]
-    chosen |= {name: sides[name] for name in _numbered(sides, "b")}
+            chosen["conflict"] = (labels[0] != labels[1]).fill_null(False)
+    chosen |= {name: sides[name] for name in ("w", "g", *_numbered(sides, "b")) if name in sides}
     if "loss" in sides:
         chosen |= {"l_o": both.o_loss, "l_n": both.n_loss}
     if soft:
-        chosen |= _soft_columns(both, columns, chosen.get("label"))
-    return both.filter(both.o_decision.notnull() & both.n_decision.notnull()).select(**chosen)
+        chosen |= _soft_columns(both, columns, chosen.get("label"), odd_labels)
+    return both.select(**chosen)
 
 
-def pair_checks(pairs: Table) -> Table:
-    """One row of counts of the joined rows: all, of a weight above 0, with a label, with two different labels."""
-    wanted = {"paired": pairs.count()}
-    if "w" in pairs.columns:
-        wanted["weighty"] = count_if(pairs.w > 0)
-    if "label" in pairs.columns:
-        wanted["labelled"] = count_if(pairs.label.notnull())
-    if "label_conflict" in pairs.columns:
-        wanted["conflicts"] = count_if(pairs.label_conflict)
-    return pairs.aggregate(**wanted)
+def judged(pairs: Table) -> Column:
+    """Whether a pair is one that the figures rest on: two decisions, and a weight above 0."""
+    decided = pairs.old.notnull() & pairs.new.notnull()
+    return decided & (pairs.w > 0) if "w" in pairs.columns else decided
 
 
-def _soft_columns(both: Table, columns: Columns, label: Column | None) -> dict[str, Column]:
-    """Per-row losses of both sides, and what calibration needs; probabilities themselves are not kept."""
-    size = len(columns.classes)
-    before, after = ([both[f"{side}_p{i}"] for i in range(size)] for side in ("o", "n"))
-    clip = [[ibis.greatest(p, LogScore().epsilon) for p in side] for side in (before, after)]
-    terms = [(u > 0).ifelse(u * (a.ln() - b.ln()), 0.0) for u, a, b in zip(before, *clip, strict=True)]
+def _soft_columns(both: Table, columns: Columns, label: Column | None, odd_labels: bool) -> dict[str, Column]:
+    """Losses of both sides and how far their probabilities are off the truth (``gap``), per row."""
+    before, after = _proba(both, "o_"), _proba(both, "n_")
+    logs = [[ibis.greatest(p, LogScore().epsilon).ln() for p in side] for side in (before, after)]
+    terms = [u * (a - b) for u, a, b in zip(before, *logs, strict=True)]
     chosen = {"soft": _total(terms), "moved": _any(u != v for u, v in zip(before, after, strict=True))}
     classes = class_literals(columns)
-    for side, proba, clipped in (("o", before, clip[0]), ("n", after, clip[1])):
+    for side, proba, log in (("o", before, logs[0]), ("n", after, logs[1])):
         # Of two classes the chance of the second contains everything; of more, that of the likeliest class is kept.
-        chosen[f"c_{side}"] = proba[1] if size == 2 else ibis.greatest(*proba)
+        sure = chosen[f"c_{side}"] = proba[1] if len(proba) == 2 else ibis.greatest(*proba)
         if label is None:
             continue
-        if size == 2:
+        if len(proba) == 2:
             # As scikit-learn: of two classes the square of one error, of more the sum over all classes.
-            errors = [proba[1] * proba[1], (1 - proba[1]) * (1 - proba[1])]
-            hit = ibis.cases((label == classes[1], 1.0), (label == classes[0], 0.0))
+            hit = (label == classes[1]).cast("float64")
+            hit = ibis.cases((label.isin(classes), hit)) if odd_labels else hit
+            loss = -(hit * log[1] + (1 - hit) * log[0])
+            error = (sure - hit) * (sure - hit)
         else:
             squares = _total([p * p for p in proba])  # sum of (p - indicator)^2 = sum of p^2 - 2 p_label + 1
-            errors = [squares - 2 * p + 1 for p in proba]
             right = (_likeliest(proba, classes) == label).cast("float64")
             hit = _any(label == c for c in classes).ifelse(right, ibis.null("float64"))
-        chosen[f"ll_{side}"] = ibis.cases(*[(label == c, -p.ln()) for c, p in zip(classes, clipped, strict=True)])
-        chosen[f"br_{side}"] = ibis.cases(*[(label == c, e) for c, e in zip(classes, errors, strict=True)])
-        chosen[f"h_{side}"] = hit
+            loss = ibis.cases(*[(label == c, -one) for c, one in zip(classes, log, strict=True)])
+            error = ibis.cases(*[(label == c, squares - 2 * p + 1) for c, p in zip(classes, proba, strict=True)])
+        chosen |= {f"ll_{side}": loss, f"br_{side}": error, f"gap_{side}": sure - hit}
     return chosen
 
 
@@ -270,6 +302,10 @@ def key_names(rows: Table) -> list[str]:
 
 def _numbered(names: Iterable[str], letter: str) -> list[str]:
     return [name for name in names if name[0] == letter and name[1:].isdigit()]
+
+
+def _all(conditions: Iterable[Column]) -> Column:
+    return folded(list(conditions), lambda a, b: a & b)
 
 
 def _any(conditions: Iterable[Column]) -> Column:

@@ -180,5 +180,5 @@ def _names(rows: Table) -> list[Column]:
 
 
 def slice_of(cut: Cut, rows: Table) -> dict[str, Column]:
-    """The column of a slice's values."""
-    return {"value": cut.value(rows)}
+    """The column of a slice's values, as text also where they are numbers of bins."""
+    return {"value": cut.value(rows).cast("string")}

@@ -24,7 +24,7 @@ def tolerance_text(audit: NumberAudit) -> str:
     if tolerance == 0:
         return "at all"
     if audit.compared.relative:
-        return f"by more than {100 * tolerance:.4g}% of the old value"
+        return f"by more than {100 * tolerance:.4g} % of the old value"
     return f"by more than {tolerance:.6g}"
 
 
@@ -64,7 +64,7 @@ def figures(audit: NumberAudit) -> list[tuple[str, Estimate, str]]:
     """Every figure: what it is, the estimate, and that in words."""
     found = [(words, getattr(audit, name), name) for name, words in names(audit).items()]
     moves = [
-        (f"{100 * float(level):g}% quantile of the move", estimate, "mean_move")
+        (f"{100 * float(level):g} % quantile of the move", estimate, "mean_move")
         for level, estimate in audit.quantiles.items()
     ]
     return [(words, estimate, figure_text(name, estimate)) for words, estimate, name in (*found, *moves)]
@@ -161,7 +161,7 @@ def tables(audit: NumberAudit) -> list[str]:
     found: list[str] = []
     if slices := (surest_slices(audit)[:MOST_SLICES] if runs else changed_slices(audit)[:10]):
         title = "By slice, the surest change first (q: false-discovery rate over all slices):"
-        found += ["", title if runs else f"Slices whose {loss} changed (false-discovery rate 5%):", ""]
+        found += ["", title if runs else f"Slices whose {loss} changed (false-discovery rate 5 %):", ""]
         rows = [
             (
                 s.name,

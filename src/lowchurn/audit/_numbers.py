@@ -102,7 +102,7 @@ def _with_quantiles(
     for i, cut in enumerate(cuts):
         here = [(value, s.rows) for s, (k, value) in zip(judged, keys, strict=True) if k == i]
         sizes = {MISSING if value is None else value: n for value, n in here}
-        ordered = sorted_rows(engine, rows, size, design, unit, cut.value(rows))
+        ordered = sorted_rows(engine, rows, size, design, unit, counts.slice_of(cut, rows)["value"])
         of_cut.append(ordered.estimates("move", sizes, SLICE_LEVELS))
     return [
         replace(s, quantiles=of_cut[cut].get(MISSING if value is None else value, {}))

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from lowchurn.audit import _cells as parts
+from lowchurn.audit import _counts as counts
 from lowchurn.audit import _joins as joins
 from lowchurn.audit._columns import Columns
-from lowchurn.audit._counts import distinct_answers
-from lowchurn.audit._joins import Table
+from lowchurn.audit._exact import kind_of
+from lowchurn.audit._joins import Column, Table
 from lowchurn.audit._sources import Engine, has_low_precision
 
 MOST_CLASSES = 5_000  # different decisions
+MOST_VALUES = 1_000  # of a slice column; nobody reads a table of more slices
+MOST_NUMBERS = 30  # distinct numbers that are slices of their own; more are cut into bins
+BINS = 10
 EXAMPLES = 5
+FIRST_ROWS = 100_000
 # What :func:`lowchurn.audit._joins.row_checks` counts, and the error; those of the first table are left out by
 # on_mismatch="inner", those of the last are about columns of probabilities.
 UNMATCHED = {
@@ -52,66 +60,228 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """What one pass over both tables counted."""
+
+    cells: Table
+    """The stored result of :func:`lowchurn.audit._counts.cells`."""
+    cuts: list[counts.Cut]
+    groups: int
+    """Distinct groups, where there are any."""
+    notes: list[str]
+    checks: dict[str, int]
+    """The result of :func:`check_pairs`."""
+
+
+@dataclass(frozen=True)
 class Joined:
     """The joined rows and what was found on the way."""
 
-    table: Table
+    pairs: Table
+    """The judged rows of both tables; stored where they are numbers, otherwise reading them reads the tables."""
+    counted: Counted
     rows: Rows
     soft: bool
     """The probabilities of both sides can be used."""
     notes: list[str]
 
 
+@dataclass
+class Sides:
+    """Both tables under names of our own, and what is known of them before they are joined."""
+
+    engine: Engine
+    columns: Columns
+    strict: bool
+    tables: dict[str, Table]
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The counts of :func:`lowchurn.audit._joins.row_checks`."""
+    soft: bool = False
+    odd_labels: bool = False
+    """Some labels are none of the classes of the probabilities."""
+    stored: Table | None = None
+    """All pairs, where outcomes are numbers: no two of them need to be the same, so there is nothing to group by."""
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """How many rows the old and the new table have."""
+        return self.found["old"]["rows"], self.found["new"]["rows"]
+
+    def pairs(self, how: str = "outer", soft: bool = False) -> Table:
+        both = joins.pair(joins.known_ids(self.tables["old"]), joins.known_ids(self.tables["new"]), how)
+        return joins.compared_pair(both, self.columns, soft, self.odd_labels)
+
+    def judged_pairs(self) -> Table:
+        pairs = self.pairs("inner") if self.stored is None else self.stored
+        return pairs.filter(joins.judged(pairs))
+
+    def judged_rows(self, side: str) -> Table:
+        """A table with all values of a side's columns that will be judged; if possible the side itself."""
+        rows = self.tables[side]
+        if not self.strict or (self.columns.weight is not None and "w" not in rows.columns):
+            return self.judged_pairs()
+        return rows.filter(rows.w > 0) if "w" in rows.columns else rows
+
+    def values(self, column: str, most: int) -> tuple[int, str]:
+        """How many values a column has, those of judged rows if they are more than ``most``; and the side it is of."""
+        side = "new" if column in self.tables["new"].columns else "old"
+        found = values(self.engine, self.tables[side], column)
+        if found > most and not (self.strict and self.columns.weight is None):  # some rows may be left out
+            found = values(self.engine, self.judged_rows(side), column)
+        return found, side
+
+    def cuts(self) -> tuple[list[counts.Cut], list[str]]:
+        """How each slice column is cut, and notes."""
+        cuts, notes = [], []
+        for i, name in enumerate((*self.columns.by, *self.columns.features)):
+            values, side = self.values(f"b{i}", MOST_NUMBERS)
+            size = self.found[side]["rows"]
+            cut, note = choose_cut(self.engine, partial(self.judged_rows, side), name, f"b{i}", values, size)
+            cuts.append(cut)
+            notes += note
+        return cuts, notes
+
+    def count(self) -> Counted:
+        """The one pass over both tables."""
+        self.stored = None
+        cuts, notes = self.cuts()
+        grouped = self.columns.group is not None
+        groups, _ = self.values("g", 0) if grouped else (0, "")
+        if self.columns.numbers is not None:
+            self.stored = self.engine.keep(self.pairs(), sum(self.rows))
+            cells = parts.every_row(self.stored)
+            return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
+        pairs = self.engine.share(self.pairs(soft=self.soft))
+        unit = None
+        if self.soft or grouped:
+            unit = counts.unit_of(pairs, self.columns, groups if grouped else min(self.rows))
+        cells = self.engine.keep(counts.cells(pairs, cuts, unit, grouped), sum(self.rows))
+        return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
+
+
 def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, strict: bool) -> Joined:
     """Join both tables on their ids; unless ``strict``, rows without a partner or a decision are left out."""
     check_exact(engine, tables, columns)
-    sides = {
-        side: joins.project(tables[side], columns, side, tables["new" if side == "old" else "old"].columns)
-        for side in ("old", "new")
-    }
-    notes: list[str] = []
-    soft = columns.probabilistic
-    tallied: dict[str, dict[str, Any]] = {}
-    for side, rows in sides.items():
-        tolerance = 1e-4 if has_low_precision(tables[side], columns.side(side).proba) else 1e-6
-        found = engine.fetch_row(joins.row_checks(rows, tolerance)) | engine.fetch_row(joins.key_checks(rows))
-        tallied[side] = found
-        soft &= _check_side(side, found, columns, strict, tolerance, notes)
-    if strict:
-        _refuse_repeats(engine, sides, tallied)
-    else:
-        sides = {
-            side: joins.without_repeats(rows) if tallied[side]["repeated_rows"] else rows
-            for side, rows in sides.items()
-        }
-    stored = engine.keep("pairs", joins.pair(sides["old"], sides["new"], columns, soft))
-    found = {name: int(n) for name, n in engine.fetch_row(joins.pair_checks(stored)).items()}
-    n_old, n_new, paired = int(tallied["old"]["rows"]), int(tallied["new"]["rows"]), found["paired"]
-    if strict and not paired == n_old == n_new:
-        _refuse_unmatched(engine, sides, n_old, n_new)
-    if paired == 0:
-        raise ValueError(
-            f"audit: the tables have no id of {', '.join(columns.id)} in common ({n_old:,} old and {n_new:,} new rows)."
-        )
-    if found.get("conflicts"):
-        raise ValueError(
-            f"audit: the two tables have different {columns.truth}s for {found['conflicts']:,} ids, such as "
-            f"{shown_ids(engine, stored.filter(stored.label_conflict))}. "
-            f"Keep the {columns.truth} column in one of them."
-        )
+    sides = Sides(engine, columns, strict, tables, soft=columns.probabilistic)
+    notes = _check_sides(sides)
+    counted = sides.count()
+    if has_repeats(sides.found, counted.checks):
+        for side, rows in sides.tables.items():
+            sides.found[side] |= engine.fetch_row(joins.key_checks(rows))
+        if strict:
+            _refuse_repeats(sides)
+        sides.tables = {side: joins.without_repeats(rows) for side, rows in sides.tables.items()}
+        counted = sides.count()
+    _check_pairs(sides, counted)
+    (n_old, n_new), paired, used = sides.rows, counted.checks["paired"], counted.checks["judged"]
     left = (n_old - paired, n_new - paired)
     if any(left):
         notes.append(
             f"Judging the common ids alone left out {left[0]:,} of {n_old:,} old and {left[1]:,} of {n_new:,} new rows "
             f"(no partner, a repeated id or no {columns.outcome}): the figures are about the others only."
         )
-    used = found.get("weighty", paired)
     if used < paired:
         notes.append(f"{paired - used:,} rows of weight 0 are left out.")
     if used == 0:
         raise ValueError(f"audit: weight {columns.weight!r} is 0 in every row that both tables have.")
-    repeated = (int(tallied[side]["repeated_rows"]) for side in ("old", "new"))
-    return Joined(stored, Rows(n_old, n_new, used, found.get("labelled", 0), *left, *repeated), soft, notes)
+    repeated = (int(sides.found[side].get("repeated_rows", 0)) for side in ("old", "new"))
+    rows = Rows(n_old, n_new, used, counted.checks.get("labelled", 0), *left, *repeated)
+    return Joined(sides.judged_pairs(), counted, rows, sides.soft, [*notes, *counted.notes])
+
+
+def _check_sides(sides: Sides) -> list[str]:
+    """Refuse rows that no join can mend, in either table; what has to be noted of the others."""
+    given, notes = sides.tables, []
+    sides.tables = {
+        side: joins.project(given[side], sides.columns, side, given["new" if side == "old" else "old"].columns)
+        for side in ("old", "new")
+    }
+    for side, rows in sides.tables.items():
+        tolerance = 1e-4 if has_low_precision(given[side], sides.columns.side(side).proba) else 1e-6
+        found = sides.found[side] = sides.engine.fetch_row(joins.row_checks(rows))
+        if sides.columns.probabilistic:
+            bounds = sides.engine.fetch_row(joins.proba_bounds(rows, sides.columns))
+            sides.odd_labels |= bool(bounds.get("odd_labels"))
+            if not _sound(bounds, tolerance):
+                found |= sides.engine.fetch_row(joins.proba_checks(rows, tolerance))
+        _check_side(side, found, sides.columns, sides.strict, tolerance)
+        # A look at some rows, so that scores are refused before each of them is counted.
+        if sides.columns.numbers is None and values(sides.engine, rows, "decision", FIRST_ROWS) > MOST_CLASSES:
+            check_decisions(side, values(sides.engine, rows, "decision"), sides.columns)
+        if found.get("outside") or found.get("no_proba"):
+            notes.append(f"Scores of the {side} table are not all in [0, 1], so they are not taken for probabilities.")
+            sides.soft = False
+    return notes
+
+
+def values(engine: Engine, rows: Table, column: str, first: int | None = None) -> int:
+    """How many values a column has, in all rows or in the ``first`` ones."""
+    return int(engine.fetch_row(joins.values(rows, column, first))["n"])
+
+
+def check_pairs(engine: Engine, cells: Table, conditions: Mapping[str, Column]) -> dict[str, int]:
+    """The counts of :func:`lowchurn.audit._cells.pair_checks`, and the repeated ids without a partner."""
+    checks = {name: int(n) for name, n in engine.fetch_row(parts.pair_checks(cells, conditions)).items()}
+    alone = checks["only_old"] + checks["only_new"]
+    return checks | {"repeated_alone": engine.count(parts.repeated_alone(cells)) if alone else 0}
+
+
+def has_repeats(found: Mapping[str, Mapping[str, Any]], checks: Mapping[str, int]) -> bool:
+    """Whether any id comes more than once in a table.
+
+    If an id with a partner comes ``a`` times in the old and ``b`` times in the new table, the join has the sum of
+    ``a b`` pairs, and the tables have the sums of ``a`` and of ``b`` rows with a partner: all three are equal only
+    where every ``a`` and ``b`` is 1. Ids without a partner are counted one by one.
+    """
+    partnered = [int(rows["rows"]) - int(rows["no_id"]) - checks[f"only_{side}"] for side, rows in found.items()]
+    return checks["repeated_alone"] > 0 or any(rows != checks["matched"] for rows in partnered)
+
+
+def _check_pairs(sides: Sides, counted: Counted) -> None:
+    """Refuse ids without a partner, and labels that contradict each other."""
+    checks, cells, (n_old, n_new) = counted.checks, counted.cells, sides.rows
+    if sides.strict and not checks["paired"] == n_old == n_new:
+        alone = [
+            f"{checks[f'only_{side}']:,} ids are only in the {side} table, such as "
+            f"{shown_ids(sides.engine, parts.only_in(cells, side))}"
+            for side in ("old", "new")
+            if checks[f"only_{side}"]
+        ]
+        raise ValueError(
+            f"audit: the tables must hold the same ids ({n_old:,} old and {n_new:,} new rows), but {'; '.join(alone)}. "
+            "Use on_mismatch='inner' to judge the common ones only."
+        )
+    if checks["paired"] == 0:
+        names = ", ".join(sides.columns.id)
+        raise ValueError(f"audit: the tables have no id of {names} in common ({n_old:,} old and {n_new:,} new rows).")
+    if checks.get("conflicts"):
+        raise ValueError(
+            f"audit: the two tables have different {sides.columns.truth}s for {checks['conflicts']:,} ids, such as "
+            f"{shown_ids(sides.engine, counts.contradicting(cells))}. "
+            f"Keep the {sides.columns.truth} column in one of them."
+        )
+
+
+def choose_cut(
+    engine: Engine, rows: Callable[[], Table], name: str, column: str, values: int, size: int
+) -> tuple[counts.Cut, list[str]]:
+    """How a slice column is cut: by its values, or into bins where it holds many numbers; and notes.
+
+    ``rows`` returns the rows with the column, which is not needed otherwise; they are about ``size``.
+    """
+    if values > MOST_NUMBERS:
+        table = rows()
+        if kind_of(table[column].type()) in {"integer", "float", "decimal"}:
+            edges = engine.fetch_row(counts.quantiles(table, column, [i / BINS for i in range(1, BINS)], size))
+            known = sorted({float(edge) for edge in edges.values() if edge is not None})
+            cut = counts.Cut(name, column, tuple(known))
+            return cut, [f"{name} has {values:,} values and is cut into {len(known) + 1} bins."]
+    if values > MOST_VALUES:
+        raise ValueError(
+            f"audit: slice column {name!r} has {values:,} values, more than {MOST_VALUES:,}. "
+            "Group them into fewer first."
+        )
+    return counts.Cut(name, column), []
 
 
 def shown_ids(engine: Engine, rows: Table) -> str:
@@ -134,15 +304,19 @@ def check_exact(engine: Engine, tables: dict[str, Table], columns: Columns) -> N
             )
 
 
-def _check_side(
-    side: str, found: dict[str, Any], columns: Columns, strict: bool, tolerance: float, notes: list[str]
-) -> bool:
-    """Refuse what no join can mend; True where the side's probabilities can be used."""
+def _sound(bounds: dict[str, Any], tolerance: float) -> bool:
+    """Whether all rows of a side have probabilities, none below 0, that sum to 1."""
+    if bounds["rows"] == 0:
+        return True
+    return bool(bounds["known"] == bounds["rows"] and bounds["off"] <= tolerance and bounds["least"] >= 0)
+
+
+def _check_side(side: str, found: dict[str, Any], columns: Columns, strict: bool, tolerance: float) -> None:
     if found["rows"] == 0:
         raise ValueError(f"audit: the {side} table must have at least one row, got none.")
     predicted = columns.side(side)
-    soft = columns.probabilistic
-    checks = (UNMATCHED if strict else {}) | REFUSED | (REFUSED_PROBA if soft and predicted.proba else {})
+    proba = columns.probabilistic and predicted.proba
+    checks = (UNMATCHED if strict else {}) | REFUSED | (REFUSED_PROBA if proba else {})
     for name, message in checks.items():
         if found.get(name):
             words = message.format(
@@ -158,48 +332,35 @@ def _check_side(
                 worst=found.get("worst_sum"),
             )
             raise ValueError(f"audit: {words}")
-    if soft and (found["outside"] or found["no_proba"]):
-        notes.append(f"Scores of the {side} table are not all in [0, 1], so they are not taken for probabilities.")
-        return False
-    return soft
 
 
-def _refuse_repeats(engine: Engine, sides: dict[str, Table], tallied: dict[str, dict[str, Any]]) -> None:
-    for side, found in tallied.items():
+def check_decisions(side: str, number: int, columns: Columns) -> None:
+    """Refuse scores given for labels."""
+    if number > MOST_CLASSES:
+        raise ValueError(
+            f"audit: the {side} table has about {number:,} different decisions ({columns.side(side).words()}), more "
+            f"than {MOST_CLASSES:,}. If they are scores, name them: score= with threshold=."
+        )
+
+
+def _refuse_repeats(sides: Sides) -> None:
+    for side, found in sides.found.items():
         if found["repeated"]:
+            some = shown_ids(sides.engine, joins.repeated_ids(sides.tables[side]))
             raise ValueError(
                 f"audit: {found['repeated']:,} ids come more than once in the {side} table "
-                f"({found['repeated_rows']:,} rows), such as {shown_ids(engine, joins.repeated_ids(sides[side]))}. "
+                f"({found['repeated_rows']:,} rows), such as {some}. "
                 "Name all key columns in id=, remove the repeats, or use on_mismatch='inner' to leave these ids out."
             )
 
 
-def _refuse_unmatched(engine: Engine, sides: dict[str, Table], n_old: int, n_new: int) -> None:
-    found = []
-    for side, other in (("old", "new"), ("new", "old")):
-        lonely = joins.only_in(sides[side], sides[other])
-        if number := engine.count(lonely):
-            found.append(f"{number:,} ids are only in the {side} table, such as {shown_ids(engine, lonely)}")
-    raise ValueError(
-        f"audit: the tables must hold the same ids ({n_old:,} old and {n_new:,} new rows), but {'; '.join(found)}. "
-        "Use on_mismatch='inner' to judge the common ones only."
-    )
-
-
-def check_classes(engine: Engine, pairs: Table, columns: Columns) -> None:
-    """Refuse scores given for labels, and labels or decisions that are no class of the other side's scores."""
-    for side, found in engine.fetch_row(distinct_answers(pairs, columns.sides)).items():
-        if int(found) > MOST_CLASSES:
-            raise ValueError(
-                f"audit: the {side} table has about {int(found):,} different decisions "
-                f"({columns.side(side).words()}), more than {MOST_CLASSES:,}. "
-                "If they are scores, name them: score= with threshold=."
-            )
+def check_classes(engine: Engine, answers: Table, columns: Columns) -> None:
+    """Refuse labels or decisions that are no class of the other side's scores; ``n`` is how often answers come."""
     derived = [side for side, predicted in columns.sides.items() if predicted.label is None]
     for name in (*columns.sides, "label"):
-        if not derived or name in derived or name not in pairs.columns:
+        if not derived or name in derived or name not in answers.columns:
             continue
-        checked = engine.fetch_row(joins.class_checks(pairs, name, columns))
+        checked = engine.fetch_row(counts.class_checks(answers, name, columns))
         strange, known = int(checked["strange"]), int(checked["known"])
         # A class that the model was not trained on is a label like any other; one that nobody named is a mistake.
         if strange and (strange == known or not columns.classes_given):

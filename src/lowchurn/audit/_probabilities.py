@@ -7,6 +7,7 @@ than 10,000), and whole units are resampled: the cost does not grow with the row
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,43 +19,48 @@ if TYPE_CHECKING:
     from lowchurn.audit._settings import Settings
     from lowchurn.audit._sources import Fetched
 
-# Means of a loss, from sums of the weights and of the old and the new loss.
-RATIOS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "old": lambda t: t[:, 1] / t[:, 0],
-    "new": lambda t: t[:, 2] / t[:, 0],
-    "change": lambda t: (t[:, 2] - t[:, 1]) / t[:, 0],
-}
+# Columns of the sums by unit: weights and the soft churn, labelled weights and losses before and after, and then for
+# both sides and each bin of confidence the labelled weight and how far it is off.
+WEIGHT, SOFT, LABELLED, BINNED = 0, 1, 2, 7
+LOSSES = {"log_loss": (3, 4), "brier": (5, 6)}  # before and after
+PARTS = ("old", "new", "change")
 
 
 def soft_estimates(sums: Fetched, calibration: Fetched | None, bins: int, settings: Settings) -> dict[str, Estimate]:
     """Each soft figure with its interval; those that need labels are undefined without them."""
     order = sorted(range(len(sums["unit"])), key=lambda i: str(sums["unit"][i]))
-    column = {name: np.asarray([values[i] for i in order]) for name, values in sums.items() if name != "unit"}
+    column = {name: np.asarray(values, dtype=float)[order] for name, values in sums.items() if name != "unit"}
+    labelled = int(column["labelled"].sum()) if calibration is not None else 0
+    totals = np.c_[column["weight"], column["sum_soft"]]
+    if calibration is not None and labelled:
+        losses = [column[f"sum_{name}"] for name in ("ll_o", "ll_n", "br_o", "br_n")]
+        by_bin = np.zeros((len(order), 2, bins, 2))
+        place = {sums["unit"][i]: position for position, i in enumerate(order)}
+        here = [place[unit] for unit in calibration["unit"]], calibration["side"], calibration["bin"]
+        by_bin[here] = np.c_[calibration["weight"], calibration["gap"]]
+        totals = np.c_[totals, column.get("labelled_w", column["labelled"]), *losses, by_bin.reshape(len(order), -1)]
     how: dict[str, Any] = {"confidence": settings.confidence, "draws": int(settings.bootstrap), "seed": settings.seed}
-    ones = np.c_[column["weight"], column["soft"]].astype(float)
-    found = {"soft_churn": stats.bootstrap(ones, RATIOS["old"], int(column["n"].sum()), **how)}
-    if calibration is None or int(column["labelled_rows"].sum()) == 0:
-        names = (f"{kind}_{part}" for kind in ("log_loss", "brier", "calibration_error") for part in RATIOS)
+    how["resampled"] = stats.resample(totals, how["draws"], how["seed"])
+    rows = int(column["n"].sum())
+    found = {"soft_churn": stats.bootstrap(totals, lambda t: t[:, SOFT] / t[:, WEIGHT], rows, **how)}
+    if not labelled:
+        names = (f"{kind}_{part}" for kind in (*LOSSES, "calibration_error") for part in PARTS)
         return found | {name: undefined(0, "no labelled rows") for name in names}
-    n = int(column["labelled_rows"].sum())
-    losses = np.c_[[column[c] for c in ("labelled", "ll_o", "ll_n", "br_o", "br_n")]].T.astype(float)
-    for kind, first in (("log_loss", 1), ("brier", 3)):
-        of_kind = losses[:, [0, first, first + 1]]
-        for part, ratio in RATIOS.items():
-            found[f"{kind}_{part}"] = stats.bootstrap(of_kind, ratio, n, **how)
-    unit_index = {sums["unit"][i]: position for position, i in enumerate(order)}
-    cube = np.zeros((len(order), 2, 3, bins))
-    for row, unit in enumerate(calibration["unit"]):
-        here = (unit_index[unit], calibration["side"][row], slice(None), calibration["bin"][row])
-        cube[here] = [calibration[c][row] for c in ("weight", "sure", "hit")]
-    flat = cube.reshape(len(order), -1)
 
-    def error(totals: np.ndarray, side: int) -> np.ndarray:
-        weight, sure, hit = np.moveaxis(totals.reshape(-1, 2, 3, bins)[:, side], 1, 0)
-        result: np.ndarray = np.abs(sure - hit).sum(axis=1) / weight.sum(axis=1)
-        return result
+    def loss(t: np.ndarray, side: int, kind: str) -> np.ndarray:
+        return t[:, LOSSES[kind][side]] / t[:, LABELLED]
 
-    errors = {"old": lambda t: error(t, 0), "new": lambda t: error(t, 1), "change": lambda t: error(t, 1) - error(t, 0)}
-    for part, of_part in errors.items():
-        found[f"calibration_error_{part}"] = stats.bootstrap(flat, of_part, n, centred=True, **how)
+    def error(t: np.ndarray, side: int) -> np.ndarray:
+        weight, gap = np.moveaxis(t[:, BINNED:].reshape(len(t), 2, bins, 2)[:, side], -1, 0)
+        return np.abs(gap).sum(axis=1) / weight.sum(axis=1)
+
+    figures = {kind: partial(loss, kind=kind) for kind in LOSSES} | {"calibration_error": error}
+    for kind, of_side in figures.items():
+        parts = (partial(of_side, side=0), partial(of_side, side=1), partial(_change, of_side))
+        for part, statistic in zip(PARTS, parts, strict=True):
+            found[f"{kind}_{part}"] = stats.bootstrap(totals, statistic, labelled, centred=of_side is error, **how)
     return found
+
+
+def _change(of_side: Callable[..., np.ndarray], t: np.ndarray) -> np.ndarray:
+    return of_side(t, side=1) - of_side(t, side=0)

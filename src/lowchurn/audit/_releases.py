@@ -31,8 +31,8 @@ def once_each(rows: Table) -> Table:
 
 
 def numbered(rows: Table, i: int) -> Table:
-    """The columns of release ``i`` under names of its own: its decision and label; and shorter ones of the rest."""
-    names = {"decision": f"d{i}", "label": f"l{i}", "weight": "w", "group": "g"}
+    """The columns of release ``i`` under names of its own: its decision and label."""
+    names = {"decision": f"d{i}", "label": f"l{i}"}
     return rows.rename({new: old for old, new in names.items() if old in rows.columns})
 
 

@@ -17,6 +17,7 @@ from lowchurn.audit import _statistics as stats
 from lowchurn.audit._answers import read_answers
 from lowchurn.audit._audited import Audited, figure
 from lowchurn.audit._inference import FIGURES, Slice, Tally
+from lowchurn.audit._joins import Table
 from lowchurn.audit._review import Review, ReviewPlan, plan_review, review_change
 from lowchurn.audit._rules import DECISIONS, Rules
 from lowchurn.audit._sources import Fetched, TableLike
@@ -69,6 +70,8 @@ class Audit(Audited[Tally, Slice]):
     kind = "audit"
     figures = FIGURES
     cells: Fetched
+    counted: Table
+    """What was counted of the pairs (:func:`lowchurn.audit._counts.cells`), with every changed row; stored."""
     soft: dict[str, Estimate] = field(default_factory=dict)
     """``soft_churn`` and the log-loss, Brier score and calibration error before, after and their change."""
     shift: Shift | None = None
@@ -152,7 +155,7 @@ class Audit(Audited[Tally, Slice]):
         if n is not None:
             check_number("disputed", "n", n, 1, math.inf)
         seed = self.seed if seed is None else seed
-        found = self.engine.fetch(counts.flipped(self.pairs, seed, n))
+        found = self.engine.fetch(counts.shuffled(counts.changed(self.counted), seed, n))
         size = len(found["old"])
         rng = np.random.default_rng(seed)
         order, swap = rng.permutation(size), rng.random(size) < 0.5
@@ -173,7 +176,7 @@ class Audit(Audited[Tally, Slice]):
             Empty labels are counted as not answered yet.
         label : str, default "label"
         """
-        answers = read_answers(self.engine, self.pairs, self.columns, self.classes, table, label)
+        answers = read_answers(self.engine, self.counted, self.pairs, self.columns, self.classes, table, label)
         disputed = self.whole.n["changed"]
         weights = answers.weights if self.design.weighted else None
         plain = not (self.design.weighted or self.design.grouped)

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from lowchurn._checks import check_number
-from lowchurn._display import interval_text
+from lowchurn._display import brief_share, interval_text
 from lowchurn._estimates import Estimate, kish_rows, paired_difference, proportion, undefined
 from lowchurn.audit import _statistics as stats
 
@@ -50,7 +50,7 @@ class ReviewPlan:
         if self.churn == 0:
             return "The models agree on every row: there is nothing to label."
         fall = f"{100 * self.margin:.4g} points"
-        aim = f"a fall in accuracy of {fall} or more is excluded with {self.power:.0%} power if there is none"
+        aim = f"a fall in accuracy of {fall} or more is excluded with {brief_share(self.power)} power if there is none"
         if self.enough_rows:
             part = "all of them" if self.labels >= self.disputed else f"a random {self.labels:,} of them"
             return (

@@ -30,6 +30,7 @@ from lowchurn._files import make_scratch
 from lowchurn.audit import _csv as csv_files
 from lowchurn.audit._exact import MOST_DIGITS, ColumnType, Schema
 from lowchurn.audit._paths import files_to_read, format_of, is_remote, split_path
+from lowchurn.audit._progress import Show, shown_progress
 
 if TYPE_CHECKING:
     from lowchurn.audit._settings import Settings
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 TableLike: TypeAlias = Any
 Fetched: TypeAlias = dict[str, list[Any]]  # a small result of the database: values by column
 Connection: TypeAlias = duckdb.DuckDBPyConnection
+DUCKDB = ibis.duckdb  # loaded here rather than in the first audit
 
 
 @dataclass
@@ -75,8 +77,9 @@ class Engine:
     memory; the folder goes when the engine does.
     """
 
-    def __init__(self, settings: Settings, backend: ibis.BaseBackend | None = None) -> None:
+    def __init__(self, settings: Settings, backend: ibis.BaseBackend | None = None, show: Show | None = None) -> None:
         self.own = backend is None
+        self.show = show
         self.partitions, self.remote, self.views = settings.partitions, settings.remote, settings.views
         self._attached: dict[str, str] = {}
         if backend is not None:
@@ -103,7 +106,7 @@ class Engine:
         if settings.threads is not None:
             options["threads"] = int(settings.threads)
         try:
-            self.backend = ibis.duckdb.connect(os.path.join(place, "audit.duckdb"), **options)
+            self.backend = DUCKDB.connect(os.path.join(place, "audit.duckdb"), **options)
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
             if isinstance(error, duckdb.Error | ValueError):
@@ -112,14 +115,14 @@ class Engine:
         self._close = weakref.finalize(self, _close, self.backend, place)
 
     @classmethod
-    def for_tables(cls, tables: Sequence[TableLike], settings: Settings) -> Engine:
-        """The engine that all tables can live in."""
+    def for_tables(cls, tables: Sequence[TableLike], settings: Settings, show: Show | None = None) -> Engine:
+        """The engine that all tables can live in; ``show`` is called with the rows that were read."""
         backends = [b for b in map(_backend_of, tables) if b is not None]
         if (different := len({id(b) for b in backends})) > 1:
             raise ValueError(
                 f"audit: all Ibis tables must come from one connection, got {different}. Use one, or give files."
             )
-        return cls(settings, backends[0] if backends else None)
+        return cls(settings, backends[0] if backends else None, show)
 
     def close(self) -> None:
         """Close an own database and remove its folder."""
@@ -129,7 +132,7 @@ class Engine:
     def open(self, side: str, source: TableLike) -> Opened:
         """Any supported source, with the types of its columns."""
         if isinstance(source, ibis.Table):
-            return _source(source)
+            return self._open_memory(side, source.to_pyarrow()) if _backend_of(source) is None else _source(source)
         if isinstance(source, str | os.PathLike):
             return self._open_path(side, os.fspath(source))
         return self._open_memory(side, source)
@@ -283,15 +286,29 @@ class Engine:
         except (OSError, MemoryError, OverflowError, UnicodeError, pa.ArrowException) as error:
             raise ValueError(f"audit: could not read the tables: {_first_line(error)}.") from None
 
-    def keep(self, name: str, table: ibis.Table) -> ibis.Table:
-        """Store an intermediate result: in our own file, or in the caller's engine as its cache."""
-        if self.own:
-            return self.backend.create_table(name, table)
-        return table.cache()
+    def keep(self, table: ibis.Table, rows: int = 0) -> ibis.Table:
+        """Store an intermediate result: in our own file, or in the caller's engine as its cache.
+
+        ``rows`` are those of the tables that are read for it, whose progress is shown where somebody looks.
+        """
+        if not self.own:
+            return table.cache()
+        if self.show is None or rows == 0:
+            return self.backend.create_table(_new_name(), table)
+        with shown_progress(self.backend.con, self.backend.compile(table), rows, self.show):
+            return self.backend.create_table(_new_name(), table)
+
+    def share(self, table: ibis.Table) -> ibis.Table:
+        """A table that several parts of one query read; DuckDB makes its rows once for all of them by itself."""
+        return table if self.backend.name == "duckdb" else table.cache()
 
     def fetch(self, table: ibis.Table) -> Fetched:
         """A small result as plain Python columns (not pandas: it would turn large integers with gaps into floats)."""
-        result: Fetched = self.backend.to_pyarrow(table).to_pydict()
+        if self.own:  # as Ibis does it, but without the import of pandas
+            found = table.__pyarrow_result__(self.backend.con.sql(self.backend.compile(table)).to_arrow_table())
+        else:
+            found = self.backend.to_pyarrow(table)
+        result: Fetched = found.to_pydict()
         return result
 
     def fetch_row(self, table: ibis.Table) -> dict[str, Any]:

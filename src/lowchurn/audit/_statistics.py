@@ -103,6 +103,20 @@ def few_units(units: float, confidence: float) -> float:
     return float((critical(confidence) / stats.t.isf((1 - confidence) / 2, units - 1)) ** 2)
 
 
+def resample(sums: np.ndarray, draws: int, seed: int) -> np.ndarray:
+    """Column sums of as many units as there are, drawn with replacement: from (units, k) to (draws, k)."""
+    units = sums.shape[0]
+    if units < 2:
+        return np.empty((0, sums.shape[1]))
+    rng = np.random.default_rng(seed)
+    chunk = max(1, min(draws, 4_000_000 // units))
+    parts = []
+    for start in range(0, draws, chunk):
+        times = rng.multinomial(units, np.full(units, 1 / units), size=min(chunk, draws - start))
+        parts.append(times @ sums)
+    return np.concatenate(parts)
+
+
 def bootstrap(
     sums: np.ndarray,
     statistic: Callable[[np.ndarray], np.ndarray],
@@ -112,12 +126,14 @@ def bootstrap(
     draws: int = 1000,
     seed: int = 0,
     centred: bool = False,
+    resampled: np.ndarray | None = None,
 ) -> Estimate:
     """Paired bootstrap of a statistic of column sums, resampling whole units (rows, groups or bags of them).
 
     ``sums`` has shape (units, k); ``statistic`` maps totals of shape (draws, k) to values of shape (draws,). With
     ``centred`` the interval is the value plus and minus a t quantile of standard errors instead of percentiles: right
-    for statistics that resampling biases, such as a calibration error.
+    for statistics that resampling biases, such as a calibration error. ``resampled`` is what :func:`resample` made of
+    the sums, where several statistics share it.
     """
     units = sums.shape[0]
     with np.errstate(all="ignore"):
@@ -126,14 +142,8 @@ def bootstrap(
         return undefined(n)
     if units < 2:
         return Estimate(value, -math.inf, math.inf, n, "one unit: no interval", 0.0)
-    rng = np.random.default_rng(seed)
-    chunk = max(1, min(draws, 4_000_000 // units))
-    parts = []
-    for start in range(0, draws, chunk):
-        times = rng.multinomial(units, np.full(units, 1 / units), size=min(chunk, draws - start))
-        with np.errstate(all="ignore"):
-            parts.append(statistic(times @ sums))
-    drawn = np.concatenate(parts)
+    with np.errstate(all="ignore"):
+        drawn = statistic(resample(sums, draws, seed) if resampled is None else resampled)
     drawn = drawn[np.isfinite(drawn)]
     if drawn.size < draws / 2:
         return Estimate(value, math.nan, math.nan, n, "bootstrap: undefined in most draws", float(units))

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, TypeGuard, cast
 from xml.etree import ElementTree
 
-from lowchurn._display import interval_text, share_text
+from lowchurn._display import brief_share, interval_text, share_text
 from lowchurn._estimates import Estimate
 from lowchurn._html import clean, render
 from lowchurn._terminal import printable
@@ -141,10 +141,10 @@ def _run_lines(audit: Audit) -> list[str]:
     lines = []
     if slices := _surest(audit)[:MOST_SLICES]:
         width = max(len("slice"), *(len(short(s.name, 40)) for s in slices))
-        lines.append(f"  {'slice':<{width}} {'items':>7} {'before':>8} {'after':>8}  {'change in accuracy':<32} q")
+        lines.append(f"  {'slice':<{width}} {'items':>7} {'before':>9} {'after':>9}  {'change in accuracy':<32} q")
     for s in slices:
         before, after = share_text(s.accuracy_old.value), share_text(s.accuracy_new.value)
-        figures = f"{s.rows:>7,} {before:>8} {after:>8}  {interval_text(s.accuracy_change, True):<32}"
+        figures = f"{s.rows:>7,} {before:>9} {after:>9}  {interval_text(s.accuracy_change, True):<32}"
         lines.append(f"  {short(s.name, 40):<{width}} {figures} {p_text(s.q_value)}")
     for flip in broken_items(audit)[:MOST_ITEMS]:
         answers = [short(flip[side], 60) for side in ("old answer", "new answer") if side in flip]
@@ -171,7 +171,7 @@ def _changed_slices(audit: Audit) -> list[Slice]:
 
 def markdown(audit: Outcome, verdict: Verdict | None = None, review: Review | None = None) -> str:
     """For a comment on a pull request."""
-    level = f"{audit.confidence:.0%}"
+    level = brief_share(audit.confidence)
     title = "Model audit" if audit.coverage is None else "Evaluation runs"
     lines = [f"## {title}{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit, review), ""]
     if verdict is not None:
@@ -196,7 +196,7 @@ def _tables(audit: Audit) -> list[str]:
         if audit.coverage is None
     ]
     if rows:
-        lines += ["", "Slices whose accuracy changed (false-discovery rate 5%):", ""]
+        lines += ["", "Slices whose accuracy changed (false-discovery rate 5 %):", ""]
         lines += table_lines("slice | rows | change in accuracy | q", rows)
     rows = [f"{cell(s.name)} | {s.rows:,} | {interval_text(s.churn)} | {s.lift:.1f}" for s in audit.drivers[:10]]
     if rows:
@@ -237,7 +237,7 @@ def _figures(audit: Audit) -> list[tuple[str, Estimate, str]]:
 
 def notebook(audit: Outcome) -> str:
     """A small table for notebooks."""
-    values = {"level": f"{audit.confidence:.0%}", "figures": figures(audit), "notes": audit.notes}
+    values = {"level": brief_share(audit.confidence), "figures": figures(audit), "notes": audit.notes}
     return render("audit/templates/notebook.html.jinja", headline=headline(audit), **values)
 
 

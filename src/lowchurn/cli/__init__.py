@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ from lowchurn.cli._audit_options import audit
 from lowchurn.cli._bench import bench_app, data_app
 from lowchurn.cli._compare_options import bless, compare
 from lowchurn.cli._history_options import history
+from lowchurn.cli._promote_options import promote
 from lowchurn.cli._retrain import LARGEST_SEED, dial, retrain, score
 
 __all__: list[str] = []
@@ -58,21 +60,23 @@ def _options(
 
 @app.command()
 def demo(
-    max_churn: Annotated[float, Option(help="Share of predictions that may change, such as 0.05.")] = 0.05,
-    seed: Annotated[int, Option(help="Seed of the split and of the initial weights.", min=0, max=LARGEST_SEED)] = 0,
+    max_churn: Annotated[float, Option(help="Share of decisions that may change, such as 0.03 for 3 %.")] = 0.03,
+    seed: Annotated[int, Option(help="Seed of the initial weights.", min=0, max=LARGEST_SEED)] = 0,
+    out: Annotated[Path, Option(help="Folder to write the decisions and the report to.")] = Path("lowchurn-demo"),
 ) -> None:
-    """Retrain a digit classifier the plain way and the low-churn way, and compare them (a few seconds)."""
+    """Retrain a small network plainly and in three low-churn ways, compare them and write a report page."""
     from lowchurn._checks import check_number
     from lowchurn.cli._demo import show_demo
 
     check_number("demo", "max_churn", max_churn, 0, 1, open_low=True, open_high=True)
-    show_demo(Console(), max_churn, seed)
+    show_demo(Console(), max_churn, seed, out)
 
 
 app.command()(audit)
 app.command(epilog=EXITS)(history)
 app.command()(compare)
 app.command(epilog=EXITS)(bless)
+app.command()(promote)
 app.command(epilog=EXITS)(retrain)
 app.command(epilog=EXITS)(dial)
 app.command(epilog=EXITS)(score)

@@ -25,7 +25,7 @@ from lowchurn.audit._review import Review, ReviewPlan
 from lowchurn.audit._rules import DECISIONS
 from lowchurn.audit._settings import NAMES, Origin, Settings, read_config
 from lowchurn.audit._summary import junit, markdown, text
-from lowchurn.cli._printing import console_beside, print_line, print_written
+from lowchurn.cli._printing import console_beside, print_line, print_written, rows_bar
 from lowchurn.report import html_page
 from lowchurn.report._frontier_file import read_frontier
 
@@ -40,7 +40,8 @@ def run_audit(given: Mapping[str, Any]) -> int:
     """Run an audit from the command line's arguments and return the exit code."""
     asked = _read_arguments(given)
     paths = asked.paths
-    result = audit_tables(given["old"], given["new"], asked.settings, asked.origin)
+    with rows_bar() as show:
+        result = audit_tables(given["old"], given["new"], asked.settings, asked.origin, show)
     review = plan = None
     if isinstance(result, Audit):
         review = result.with_labels(given["answers"]) if "answers" in given else None

@@ -22,7 +22,7 @@ from lowchurn.audit._history_summary import details, headline, heads, markdown, 
 from lowchurn.audit._paths import files_of
 from lowchurn.audit._settings import NAMES, Origin, Settings, read_config
 from lowchurn.cli._audit import DEFAULT_CONFIG
-from lowchurn.cli._printing import console_beside, print_line, print_written
+from lowchurn.cli._printing import console_beside, print_line, print_written, rows_bar
 from lowchurn.report import html_page
 
 FILES = ("html", "json", "markdown")
@@ -37,7 +37,8 @@ def run_history(given: Mapping[str, Any]) -> None:
     settings = _settings(given, config)
     command = shlex.join(["lowchurn", *sys.argv[1:]])
     tables = named_releases(releases, given.get("names"))
-    found = history_of_tables(tables, settings, Origin(command, config))
+    with rows_bar() as show:
+        found = history_of_tables(tables, settings, Origin(command, config), show)
     make = {"html": lambda: html_page(found), "json": found.to_json, "markdown": lambda: markdown(found)}
     made: dict[PathLike, bytes | str] = {path: make[name]() for name, path in paths.items()}
     write_files(made)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -12,10 +15,36 @@ from rich.text import Text
 from lowchurn._files import goes_to_stdout, is_stream, real_place
 from lowchurn._terminal import printable
 
+QUIET = 2.0  # seconds before a bar is shown
+
 
 def console_beside(paths: Iterable[str | Path]) -> Console:
     """Where a summary is printed: the standard error where an output goes to the standard output, for a program."""
     return Console(stderr=any(map(goes_to_stdout, paths)), soft_wrap=True)
+
+
+@contextmanager
+def rows_bar() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar of the rows that were read, on a terminal, for runs of more than two seconds; it goes when they end."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    rows = TextColumn("{task.completed:,.0f} of {task.total:,.0f} rows")
+    columns = (TextColumn("reading"), BarColumn(), rows, TimeElapsedColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    began, task = time.monotonic(), bar.add_task("")
+
+    def show(done: int, rows: int) -> None:
+        bar.update(task, completed=done, total=rows)
+        if time.monotonic() - began > QUIET and done < rows:
+            bar.start()
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 def print_line(value: object, console: Console | None = None) -> None:

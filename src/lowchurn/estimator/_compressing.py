@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import _safe_indexing
 
+from lowchurn._display import brief_share, churn_text
 from lowchurn._terminal import one_line
 from lowchurn._types import Rows
 from lowchurn.estimator._frontier import Candidate
@@ -50,7 +51,7 @@ class Compression:
     traffic: int = 0  # rows of it that churn was measured on
     less_accurate: frozenset[Offer] = frozenset()  # students that are clearly less accurate than the teacher
 
-    def cost(self, student: Offer) -> str:
+    def cost(self, student: Offer, hard: bool) -> str:
         """What compression costs, in words."""
         if self.teacher is None:
             return ""
@@ -59,11 +60,12 @@ class Compression:
         if count == 1:
             what = "a model that contains the base" if self.teacher.rule is None else "a model that keeps decisions"
         was, now = self.teacher.candidate, student.candidate
-        accuracy = f"accuracy {was.accuracy:.1%} before and {now.accuracy:.1%} now, "
+        accuracy = f"accuracy {brief_share(was.accuracy)} before and {brief_share(now.accuracy)} now, "
         accuracy = "" if math.isnan(was.accuracy) else accuracy
-        return f"Compressed from {what} into one of its own kind: {accuracy}churn {was.churn:.3g} and {now.churn:.3g}."
+        churn = f"churn {churn_text(was.churn, hard)} and {churn_text(now.churn, hard)}"
+        return f"Compressed from {what} into one of its own kind: {accuracy}{churn}."
 
-    def why_not(self, limits: Limits) -> str:
+    def why_not(self, limits: Limits, hard: bool) -> str:
         """Why no student is served, in words."""
         if limits.frozen or limits.held:
             return (
@@ -77,10 +79,10 @@ class Compression:
             return "compress=True: the compressed models were trained for another budget, or are not certified."
         nearest = min(trained, key=limits.load) if limits else min(trained, key=lambda row: -row.accuracy)
         limit = limits.parameters if limits else "the accuracy of a plain retrain"
-        accuracy = "" if math.isnan(nearest.accuracy) else f" and an accuracy of {nearest.accuracy:.1%}"
+        accuracy = "" if math.isnan(nearest.accuracy) else f" and an accuracy of {brief_share(nearest.accuracy)}"
         return (
             f"compress=True: no compressed model keeps {limit}; the nearest of {len(trained)} that were tried has a "
-            f"churn of {nearest.churn:.3g}{accuracy}."
+            f"churn of {churn_text(nearest.churn, hard)}{accuracy}."
         )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowchurn._charts import Chart
-from lowchurn._display import interval_text, setting_words
+from lowchurn._display import brief_share, churn_text, interval_text, setting_words, share_text
 from lowchurn._estimates import Estimate
 from lowchurn._frontier_chart import plot_frontier
 from lowchurn.strategies import ALL
@@ -129,8 +130,12 @@ class Frontier(list[Candidate]):
     >>> from lowchurn.estimator import Candidate, Frontier
     >>> Frontier([Candidate("cold", risk=0.31, accuracy=0.9, churn=0.08, broken=0.03)])
     strategy  setting  risk    accuracy  churn   broken  status   reason
-    cold               0.3100  90.0%     0.0800  3.0%    trained
+    cold               0.3100  90.00 %   8.00 %  3.00 %  trained
     """
+
+    def __init__(self, candidates: Iterable[Candidate] = (), hard: bool = True) -> None:
+        super().__init__(candidates)
+        self.hard = hard  # soft churn is a mean divergence and no share of rows
 
     def records(self) -> list[dict[str, Any]]:
         """One dict per candidate: its fields, and its setting for display."""
@@ -194,8 +199,9 @@ class Frontier(list[Candidate]):
         head = ["strategy", "setting", "risk", "accuracy", "churn", "broken", "status", "reason"]
         rows = [head]
         for c in self:
-            numbers = [f"{c.risk:.4f}", f"{c.accuracy:.1%}", f"{c.churn:.4f}", f"{c.broken:.1%}"]
-            shown = ["-" if "nan" in text else text for text in numbers]
+            churn = share_text(c.churn, digits=2) if self.hard else f"{c.churn:.4f}"
+            numbers = [f"{c.risk:.4f}", share_text(c.accuracy, digits=2), churn, share_text(c.broken, digits=2)]
+            shown = ["-" if text in ("nan", "undefined") else text for text in numbers]
             rows.append([c.strategy, c.setting, *shown, c.status, c.reason])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(t.ljust(w) for t, w in zip(r, widths, strict=True)).rstrip() for r in rows)
@@ -235,16 +241,18 @@ class Selection:
         How much less accurate than a plain retrain it is on the same rows: what the budget costs.
     budget_left : float
         The budget less the churn; below zero where the budget could not be kept, NaN without a budget.
+    hard : bool
+        Whether churn is the share of changed decisions; soft churn is a mean divergence.
     sentences : tuple of str
         All of it in words; ``str`` joins them.
 
     Examples
     --------
     >>> from lowchurn.estimator import Selection
-    >>> print(Selection({"distill(lam=0.4)": 1.0}, "most accurate within churn 0.02", True, 0.3, 0.9, 0.018, 0.004,
+    >>> print(Selection({"distill(lam=0.4)": 1.0}, "most accurate within a churn of 2 %", True, 0.3, 0.9, 0.018, 0.004,
     ...                 trainings=3, rows={"train": 800, "choose": 200, "certify": 0}))
-    distill(lam=0.4): most accurate within churn 0.02. Accuracy 90.0%, churn 0.018, broken 0.4% on 200 held-out rows;
-    3 trainings.
+    distill(lam=0.4): most accurate within a churn of 2 %. Accuracy 90 %, churn 1.8 %, broken 0.4 % on 200 held-out
+    rows; 3 trainings.
     """
 
     served: dict[str, float]
@@ -266,6 +274,7 @@ class Selection:
     accuracy_change_interval: tuple[float, float] = NO_INTERVAL
     accuracy_cost: float = NAN
     budget_left: float = NAN
+    hard: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "notes", tuple(self.notes))  # a list where it was read from a file
@@ -289,11 +298,18 @@ class Selection:
     def _measured(self) -> str:
         held_out, traffic = f"on {self.rows['choose']} held-out rows", self.rows.get("traffic", 0)
         if not traffic:
-            return f"Accuracy {self.accuracy:.1%}, churn {self.churn:.3g}, broken {self.broken:.1%} {held_out}"
-        churn = f"Churn {self.churn:.3g} on {traffic} rows of traffic"
+            return f"{self._accuracy}, churn {self._amount(self.churn)}, broken {brief_share(self.broken)} {held_out}"
+        churn = f"Churn {self._amount(self.churn)} on {traffic} rows of traffic"
         if math.isnan(self.accuracy):
             return f"{churn}, accuracy is not measured because all rows with labels were trained on"
-        return f"{churn}, accuracy {self.accuracy:.1%}, broken {self.broken:.1%} {held_out}"
+        return f"{churn}, {self._accuracy.lower()}, broken {brief_share(self.broken)} {held_out}"
+
+    @property
+    def _accuracy(self) -> str:
+        return f"Accuracy {brief_share(self.accuracy)}"
+
+    def _amount(self, churn: float) -> str:
+        return churn_text(churn, self.hard)
 
     @property
     def _changed(self) -> str:
@@ -301,7 +317,8 @@ class Selection:
         if math.isnan(self.accuracy_change) or not any((self.accuracy_change, self.fixed, self.broken)):
             return ""
         change = interval_text(Estimate(self.accuracy_change, *self.accuracy_change_interval, 0), signed=True)
-        return f"Its accuracy differs from the base's by {change}: {self.fixed:.1%} fixed, {self.broken:.1%} broken."
+        kinds = f"{brief_share(self.fixed)} fixed, {brief_share(self.broken)} broken"
+        return f"Its accuracy differs from the base's by {change}: {kinds}."
 
     @property
     def _beside(self) -> str:
@@ -309,9 +326,9 @@ class Selection:
         if math.isnan(self.plain_churn):
             return ""
         if math.isnan(self.base_accuracy) or math.isnan(self.plain_accuracy):
-            return f"A plain retrain has a churn of {self.plain_churn:.3g}."
-        plain = f"a plain retrain {self.plain_accuracy:.1%} with churn {self.plain_churn:.3g}"
-        beside = f"The base has an accuracy of {self.base_accuracy:.1%}, {plain}"
+            return f"A plain retrain has a churn of {self._amount(self.plain_churn)}."
+        plain = f"a plain retrain {brief_share(self.plain_accuracy)} with churn {self._amount(self.plain_churn)}"
+        beside = f"The base has an accuracy of {brief_share(self.base_accuracy)}, {plain}"
         if self.churn >= self.plain_churn:
             return f"{beside}."
         points = 100 * (self.plain_accuracy - self.accuracy)
@@ -324,9 +341,10 @@ class Selection:
         if math.isnan(budget) or budget <= 0:
             return ""
         if self.budget_left < -1e-9 * budget:
-            return f"The budget of {budget:.3g} is exceeded by {-self.budget_left:.3g}."
+            return f"The budget of {self._amount(budget)} is exceeded by {self._amount(-self.budget_left)}."
         left = max(self.budget_left, 0.0)
-        return f"{left / budget:.0%} of the budget is left ({left:.3g} of {budget:.3g})."
+        part = f"{self._amount(left)} of {self._amount(budget)}"
+        return f"{share_text(left / budget, digits=0)} of the budget is left ({part})."
 
     @property
     def _models(self) -> str:

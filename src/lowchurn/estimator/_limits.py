@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lowchurn._display import churn_text
 from lowchurn.estimator._frontier import Candidate
 from lowchurn.estimator._groups import Groups
 
@@ -30,6 +31,7 @@ class Limit:
     group: str = ""
     where: str = ""
     small: bool = False
+    hard: bool = True
 
     @property
     def whole(self) -> bool:
@@ -50,6 +52,10 @@ class Limit:
         if self.whole:
             return candidate.churn
         return candidate.churn_by.get(self.group, math.nan) if self.most or self._held(candidate) else math.inf
+
+    def text(self, value: float) -> str:
+        """What is spent of it or allowed by it, in words."""
+        return churn_text(value, self.hard or self.of == "broken")
 
     def _held(self, candidate: Candidate) -> bool:
         """Whether the rule of a candidate keeps all decisions of the group, or the base is served alone.
@@ -89,6 +95,7 @@ class Limits:
         rows: float = math.nan,
         labelled: float = math.nan,
         rows_by: Mapping[str, float] | None = None,
+        hard: bool = True,
     ) -> Limits:
         """The limits that parameters stand for; churn is measured on ``rows`` rows, the other on ``labelled`` ones.
 
@@ -107,7 +114,7 @@ class Limits:
                 on = rows if small else inside
                 found.append(Limit("churn", most, on, number, names[number], groups.where(number), small))
         broken = [] if max_broken is None else [Limit("broken", max_broken, labelled)]
-        return cls((*found, *broken), len(names))
+        return cls(tuple(dataclasses.replace(limit, hard=hard) for limit in (*found, *broken)), len(names))
 
     def __iter__(self) -> Iterator[Limit]:
         return iter(self.each)
@@ -184,7 +191,7 @@ class Limits:
 
     def spent(self, candidate: Candidate) -> str:
         """What a candidate spends of each limit, in words."""
-        return _some([f"{limit.of} {limit.spent(candidate):.3g} {limit.where}".rstrip() for limit in self])
+        return _some([f"{limit.of} {limit.text(limit.spent(candidate))} {limit.where}".rstrip() for limit in self])
 
     def enough(self, candidate: Candidate) -> str:
         """Limits that a candidate would keep, in words."""
@@ -192,15 +199,16 @@ class Limits:
         over = [(limit, least) for limit, least in needed if least > limit.most]
         return _some([f"max_{limit.of} to {least:g} {limit.where}".rstrip() for limit, least in over])
 
-    def rule(self, hard: bool) -> str:
+    def rule(self) -> str:
         """The limits in the words of a rule."""
-        kinds = {"churn": "hard churn" if hard else "soft churn", "broken": "broken"}
-        return _some([f"{kinds[limit.of]} {limit.most:g} {limit.where}".rstrip() for limit in self])
+        kinds = {(True, "churn"): "a churn of {}", (False, "churn"): "a soft churn of {}"}
+        each = [kinds.get((limit.hard, limit.of), "{} broken").format(limit.text(limit.most)) for limit in self]
+        return _some([f"{words} {limit.where}".rstrip() for words, limit in zip(each, self, strict=True)])
 
     def notes(self, candidate: Candidate) -> tuple[str, ...]:
         """What to know about limits of groups: what is spent of them, and which could not be measured."""
         groups, small = [limit for limit in self if not limit.on_all], [limit for limit in self if limit.small]
-        spent = [f"{limit.spent(candidate):.3g} of {limit.most:g} {limit.where}" for limit in groups]
+        spent = [f"{limit.text(limit.spent(candidate))} of {limit.text(limit.most)} {limit.where}" for limit in groups]
         found: tuple[str, ...] = (f"Churn is {_some(spent)}.",) if spent else ()
         if small:
             few = _some([repr(limit.group) for limit in small])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import _safe_indexing
 
+from lowchurn._display import brief_share, churn_text
 from lowchurn._estimates import paired_difference, share_of_rows, weighted_mean
 from lowchurn._terminal import one_line
 from lowchurn._types import Rows
@@ -49,7 +50,7 @@ class Terms:
     ) -> Limits:
         """Limits that are measured on these rows."""
         rows_by = self.groups if self.hard else None
-        return Limits.of(max_churn, max_broken, groups, self.rows, self.labelled or self.rows, rows_by)
+        return Limits.of(max_churn, max_broken, groups, self.rows, self.labelled or self.rows, rows_by, self.hard)
 
 
 def held_out_terms(X: Rows, index: np.ndarray, groups: Groups | None, hard: bool) -> Terms:
@@ -480,12 +481,13 @@ class Trials:
         right = ruler.right(proba)
         others = ruler.base_right, ruler.right(plain)
         if all(clearly_worse(right, other, ruler.weights) for other in others):
-            own, base, retrain = (ruler.mean(r) for r in (right, *others))
-            raise Diverged(f"accuracy {own:.1%}, where the base has {base:.1%} and a plain retrain {retrain:.1%}.")
+            own, base, retrain = (brief_share(ruler.mean(r)) for r in (right, *others))
+            raise Diverged(f"accuracy {own}, where the base has {base} and a plain retrain {retrain}.")
 
     @property
     def frontier(self) -> Frontier:
-        return Frontier(record.offer.candidate for record in self.records)
+        hard = self.ruler is None or self.ruler.hard
+        return Frontier((record.offer.candidate for record in self.records), hard)
 
     @property
     def offers(self) -> list[Offer]:
@@ -537,9 +539,9 @@ def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, sta
     both = (ruler.base_decisions != GONE) & base.known_classes[ruler.y]
     weights, rights = ruler.weights[both], (base_right[both], plain_right[both])
     if both.any() and clearly_worse(*rights, weights):
-        in_base, retrained = (float(np.average(right, weights=weights)) for right in rights)
+        in_base, retrained = (brief_share(float(np.average(right, weights=weights))) for right in rights)
         warnings.warn(
-            f"{WHO}: the base is right in {in_base:.1%} of the held-out rows, a plain retrain in {retrained:.1%}. Does "
+            f"{WHO}: the base is right in {in_base} of the held-out rows, a plain retrain in {retrained}. Does "
             "the base get what it gets in production? Likely causes: other columns or another order of them, rows that "
             "are already scaled or encoded (inside a Pipeline the base gets the transformed rows: put the steps into "
             "the base), class names in another order. Where the world has changed so much, or earlier releases had "
@@ -557,10 +559,11 @@ def debt(trials: Trials, offer: Offer, limits: Limits) -> str:
     if not clearly_worse(*rights, ruler.weights, points=DEBT):
         return ""
     own, retrained = map(ruler.mean, rights)
+    churn = churn_text(plain.offer.churn, ruler.hard)
     return (
-        f"{limits.parameters} costs {100 * (retrained - own):.1f} points of accuracy ({own:.1%} of the held-out rows "
-        f"are right, with a plain retrain {retrained:.1%}), which the next release takes over as a debt: raise the "
-        f"budget once, up to the plain retrain's churn of {plain.offer.churn:.3g}, or serve a plain retrain once."
+        f"{limits.parameters} costs {100 * (retrained - own):.1f} points of accuracy ({brief_share(own)} of the "
+        f"held-out rows are right, {brief_share(retrained)} with a plain retrain). The next release starts with this "
+        f"debt: raise the budget once, up to the plain retrain's churn of {churn}, or serve a plain retrain once."
     )
 
 
@@ -574,8 +577,8 @@ def decides_otherwise(ruler: Ruler) -> str:
     if share == 0:
         return ""
     return (
-        f"The base does not decide for its largest probability in {share:.1%} of the held-out rows (a threshold of its "
-        "own?); candidates do."
+        f"The base does not decide for its largest probability in {brief_share(share)} of the held-out rows (a "
+        "threshold of its own?); candidates do."
     )
 
 

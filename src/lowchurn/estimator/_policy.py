@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lowchurn._display import brief_share, churn_text
 from lowchurn._estimates import share_of_rows, weighted_mean
 from lowchurn._types import Rows
 from lowchurn.estimator._compressing import Compression
@@ -85,7 +86,7 @@ def choose(
         rule = f"least churn among those at least as {what} as a plain retrain"
         fine = [offer for offer in offers if offer.cost <= plain.cost + 1e-12] or [plain]
         return min(fine, key=lambda offer: (offer.churn, offer.cost)), rule
-    rule = f"most {what} within {limits.rule(terms.hard)}"
+    rule = f"most {what} within {limits.rule()}"
     for some in (limits if aims is None else aims, limits):
         feasible = spend([offer for offer in offers if some.keep(offer.candidate)], terms)
         if feasible:
@@ -231,16 +232,19 @@ class Choices:
         """Why what is served is not one model, or that it is clearly worse than several; empty where all is well."""
         found, served = self.compression, choice.offer
         if found is not None and served in found.less_accurate:
-            return f"compress=True: the compressed model is clearly less accurate. {found.cost(served)}"
+            return (
+                f"compress=True: the compressed model is clearly less accurate. {found.cost(served, self.terms.hard)}"
+            )
         count = count_models(served.weights)
         chosen = found is not None and found.teacher is not None and served.weights is found.teacher.weights
         if count == 1 and not chosen:
             return ""
-        why = (found or Compression([])).why_not(limits)
+        why = (found or Compression([])).why_not(limits, self.terms.hard)
         many = f"the {count} models" if count > 1 else "the model"
+        churn = churn_text(served.churn, self.terms.hard)
         return (
-            f"{why} What was to be compressed is served, {many} with a churn of {served.churn:.3g}. Raise the budget, "
-            "give traffic= to learn from more rows, or leave compress out."
+            f"{why} What was to be compressed is served, {many} with a churn of {churn}. Raise the budget, give "
+            "traffic= to learn from more rows, or leave compress out."
         )
 
     @property
@@ -281,7 +285,7 @@ class Choices:
     def seen_in(self, frontier: Frontier) -> Frontier:
         """A frontier with what these choices were measured to do, where they are its candidates."""
         measured = {offer.candidate.name: offer.candidate for offer in (*self.offers, self.plain)}
-        return Frontier(measured.get(row.name, row) for row in frontier)
+        return Frontier((measured.get(row.name, row) for row in frontier), frontier.hard)
 
     def choose(self, limits: Limits, confidence: float | None, last_resort: Callable[[], tuple[Offer, str]]) -> Choice:
         """The choice within limits; ``last_resort`` returns what is served where no offer keeps them, and why."""
@@ -292,7 +296,7 @@ class Choices:
         if confidence is not None and limits and self.offers:
             certificate, best = self._certify(self._in_order(picked, limits, aims), limits, confidence)
             if certificate.certified:
-                picked, rule = best, f"{rule}, certified with confidence {confidence:g}"
+                picked, rule = best, f"{rule}, certified with {brief_share(confidence)} confidence"
         if picked is not None:
             return Choice(picked, rule, certificate)
         picked, why = last_resort()
@@ -352,7 +356,7 @@ class Choices:
             notes.insert(0, "It decides every held-out row as the base does.")
         rows = dict(self.rows)
         if self.compression is not None and picked in self.compression.students:
-            notes.insert(0, self.compression.cost(picked))
+            notes.insert(0, self.compression.cost(picked, self.terms.hard))
             rows |= {"traffic": self.compression.traffic} if "traffic" in rows else {}
         served = {row.name: 1.0}
         if row.strategy == "mixture":  # of several candidates, which the row does not name
@@ -379,6 +383,7 @@ class Choices:
             accuracy_change_interval=row.accuracy_change_interval,
             accuracy_cost=self.plain.candidate.accuracy - row.accuracy,
             budget_left=math.nan if limits.churn is None else limits.churn - row.churn,
+            hard=self.terms.hard,
         )
 
 

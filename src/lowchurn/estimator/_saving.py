@@ -479,7 +479,7 @@ def _read(path: Path, shown: str, trusted: Sequence[str], kind: Callable[..., An
     model._groups = read_groups(read.groups, model.classes_)
     model._expose(reader.served(read.members, read.rule, model.threshold_, groups=read.groups))
     model.selection_ = read.selection
-    model.frontier_ = Frontier(read.frontier)
+    model.frontier_ = Frontier(read.frontier, read.selection.hard)
     model.certificate_ = read.certificate
     with reading("the dial"):
         model._choices = (

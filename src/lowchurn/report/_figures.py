@@ -57,7 +57,7 @@ class Scale:
     up_is_good: bool = True
 
 
-SHARES = Scale(interval_text, lambda value, signed: percent_text(value, "" if signed else "%", signed))
+SHARES = Scale(interval_text, lambda value, signed: percent_text(value, "" if signed else " %", signed))
 POINTS = replace(SHARES, signed=True)
 NUMBERS = Scale(number_interval_text, lambda value, signed: f"{value:{'+' if signed and value else ''}.4g}")
 

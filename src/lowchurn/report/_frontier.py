@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from lowchurn._display import setting_words
+from lowchurn._display import setting_words, share_text
 from lowchurn._frontier_chart import PLAIN, frontier_chart
 from lowchurn._tried import NOTHING, Setting, Tried, value_and_interval
 from lowchurn.metrics import is_position
@@ -64,7 +64,7 @@ def frontier_view(tried: Tried) -> dict[str, object]:
 def _cells(tried: Tried, p: Setting) -> dict[str, object]:
     """Pairs of a number and its interval, or text. Beside the paired interval the accuracy's own has nothing to add."""
     accuracy = value_and_interval(p.accuracy)
-    served = "served" if p.chosen == 1 else f"{p.chosen:.0%} of the mixture" if p.chosen else ""
+    served = "served" if p.chosen == 1 else f"{share_text(p.chosen, digits=0)} of the mixture" if p.chosen else ""
     return {
         "setting": (tried.short_name(p), p.reason or ("plain retrain" if p.name == PLAIN else ""), served),
         "churn": value_and_interval(p.churn, tried.hard),

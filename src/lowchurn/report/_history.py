@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from lowchurn._charts import Axis, Chart, Key, Mark, Panel, Size, percent_text
-from lowchurn._display import interval_text, share_text
+from lowchurn._display import brief_share, interval_text, share_text
 from lowchurn._estimates import Estimate, undefined
 from lowchurn._html import render
 from lowchurn._tried import value_and_interval
@@ -46,7 +46,7 @@ def history_page(history: History, title: str, policy: str) -> str:
         "compared": f"{history.names[0]} → {history.names[-1]}",
         "sections": {name: heading for name, heading in SECTIONS.items() if name != "drift" or history.slices},
         "policy": policy,
-        "level": f"{history.design.confidence:.0%}",
+        "level": brief_share(history.design.confidence),
         "names": history.names,
         "headline": headline(history),
         "back_words": flips_back(history),

@@ -78,9 +78,9 @@ def _slices(audit: NumberAudit) -> dict[str, object]:
             for s in audit.drivers[:MOST_DRIVERS]
         ],
         "driver_heads": ("slice or bin", "rows", "moved", "times the overall rate", "moves in excess", "q"),
-        "driver_caption": "Where more numbers move than chance would have it (false-discovery rate 5%)",
+        "driver_caption": "Where more numbers move than chance would have it (false-discovery rate 5 %)",
         "no_drivers": "No slice or feature bin contains more moves than chance would put there "
-        "(false-discovery rate 5%).",
+        "(false-discovery rate 5 %).",
     }
 
 

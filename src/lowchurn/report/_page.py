@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lowchurn._display import interval_text
+from lowchurn._display import brief_share, interval_text
 from lowchurn._files import write_file
 from lowchurn._html import package_text, render
 from lowchurn._tried import read_tried, value_and_interval
@@ -173,7 +173,7 @@ def _page(
         "title": title or ("Model audit" if audit.coverage is None else "Evaluation runs"),
         "sections": {name: heading for name, heading in sections.items() if not absent.get(name)},
         "policy": _policy(),
-        "level": f"{audit.confidence:.0%}",
+        "level": brief_share(audit.confidence),
         "made": audit.made(),
         "truth": audit.columns.truth,
         "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -268,9 +268,9 @@ def _slices(audit: Audit) -> dict[str, object]:
         "slice_numbers": (1, 5),
         "drivers": drivers,
         "driver_heads": ("slice or bin", "rows", "changed", "times the overall rate", "flips in excess", "q"),
-        "driver_caption": "Where more decisions flip than chance would have it (false-discovery rate 5%)",
+        "driver_caption": "Where more decisions flip than chance would have it (false-discovery rate 5 %)",
         "no_drivers": "No slice or feature bin contains more flips than chance would put there "
-        "(false-discovery rate 5%).",
+        "(false-discovery rate 5 %).",
     }
 
 

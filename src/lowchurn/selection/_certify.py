@@ -26,6 +26,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 
 from lowchurn._checks import check_bounded, check_number, check_share
+from lowchurn._display import brief_share, churn_text
 from lowchurn._estimates import exact_bounds
 from lowchurn._types import Values
 
@@ -77,21 +78,25 @@ class Certificate:
     tested: tuple[tuple[str, float], ...]
     of: str = "churn"
     beside: tuple[Certificate, ...] = ()
+    hard: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beside", tuple(self.beside))  # a list where it was read from a file
 
     def __str__(self) -> str:
         each = (self, *self.beside)
-        claims = [f"{one._on_new_rows} is at most {one.max_churn:.3g}" for one in each]
+        claims = [f"{one._on_new_rows} is at most {one._amount(one.max_churn)}" for one in each]
         together = "" if len(each) == 1 else ", all at once"
-        claim = f"{_listed(claims)} with confidence {self.confidence:.3g}{together}"
+        claim = f"{_listed(claims)} with {brief_share(self.confidence)} confidence{together}"
         unseen = "that nothing else has seen"
-        seen = f"{_listed([f'{one.churn:.3g} on {one.rows} rows' for one in each])} {unseen}"
+        seen = f"{_listed([f'{one._amount(one.churn)} on {one.rows} rows' for one in each])} {unseen}"
         if self.certified:
             return f"Certified: {claim} ({seen})."
         missed = [one for one in each if len(each) == 1 or not one.upper_bound <= one.max_churn] or each
         return f"Not certified: {claim} ({seen}). {' '.join(one._cure(len(each) > 1) for one in missed[:SHOWN])}"
+
+    def _amount(self, value: float) -> str:
+        return churn_text(value, self.hard)
 
     @property
     def _on_new_rows(self) -> str:
@@ -106,7 +111,7 @@ class Certificate:
             cure = f"the {what} that was seen is not below the budget, so more rows alone would not do"
         else:
             cure = f"about {self.rows_needed} rows for the certificate would do at this {what}"
-        return f"What can be certified{of} is {self.upper_bound:.3g}; {cure}."
+        return f"What can be certified{of} is {self._amount(self.upper_bound)}; {cure}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +145,7 @@ class Claim:
             rows_needed=rows_to_certify(self.limit / self.bound, confidence, share),
             tested=tuple(tested),
             of=self.of,
+            hard=not len(rows) or _counts(rows, self.bound),
         )
 
 
@@ -253,8 +259,8 @@ def certify(
     >>> accepted, certificate.churn
     (['safe', 'bold'], 0.025)
     >>> print(certify({"bold": rows["bold"]}, max_churn=0.03, confidence=0.95)[0])
-    Not certified: churn on new rows is at most 0.03 with confidence 0.95 (0.025 on 400 rows that nothing else has
-    seen). What can be certified is 0.042; about 3494 rows for the certificate would do at this churn.
+    Not certified: churn on new rows is at most 3 % with 95 % confidence (2.5 % on 400 rows that nothing else has
+    seen). What can be certified is 4.2 %; about 3494 rows for the certificate would do at this churn.
     """
     who = "certify"
     if not values:
