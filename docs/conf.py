@@ -77,9 +77,8 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
 }
-html_sidebars = dict.fromkeys(
-    ("index", "get_started", "glossary", "design", "changelog", "citing", "contributing"), []
-)  # they have no pages below them
+WITHOUT_PAGES_BELOW = ("index", "get_started", "glossary", "design", "changelog", "citing", "contributing")
+html_sidebars: dict[str, list[str]] = {page: [] for page in WITHOUT_PAGES_BELOW}
 
 
 def skip_member(app, what, name, value, skip, options):
