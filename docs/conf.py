@@ -80,8 +80,8 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
 }
-alone = ("index", "get_started", "glossary", "design", "changelog", "citing", "contributing")
-html_sidebars = {page: [] for page in alone}  # they have no pages below them
+WITHOUT_PAGES_BELOW = ("index", "get_started", "glossary", "design", "changelog", "citing", "contributing")
+html_sidebars: dict[str, list[str]] = {page: [] for page in WITHOUT_PAGES_BELOW}
 
 
 def skip_member(app, what, name, value, skip, options):

@@ -276,7 +276,11 @@ def _refuse(engine: Engine, sides: Mapping[str, Table], sizes: Mapping[str, int]
         found = engine.fetch_row(joins.row_checks(rows)) | engine.fetch_row(joins.key_checks(rows))
         for name, message in UNMATCHED.items():
             if found[name]:
-                words = {"ids": ", ".join(columns.id), "decision": columns.side(side).words()}
+                words = {
+                    "ids": ", ".join(columns.id),
+                    "outcome": columns.outcome,
+                    "decision": columns.side(side).words(),
+                }
                 raise ValueError("audit: " + message.format(n=found[name], rows=sizes[side], side=side, **words))
         if found["repeated"]:
             raise ValueError(
