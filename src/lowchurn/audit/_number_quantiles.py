@@ -69,7 +69,7 @@ class Sorted:
         wanted = {name: [*levels, *held] for name, held in known.items()}
         found = self.quantiles(column, wanted)
         how = "weighted quantile" if self.design.weighted else "interpolated quantile"
-        part = "" if self.part == 1 else f" of a {self.part:.1%} sample by a hash of the id"
+        part = "" if self.part == 1 else f" of a sample of {100 * self.part:.1f} % by a hash of the id"
         method = f"{how}{part}, {'order statistics' if plain else f'Woodruff, {self.design.words()}'}"
         return {
             name: {

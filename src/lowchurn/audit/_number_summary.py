@@ -19,7 +19,7 @@ SHARES = {"moved", "worse", "better"}
 
 
 def tolerance_text(audit: NumberAudit) -> str:
-    """What counts as a move: "by more than 0.05" or "by more than 5% of the old value"."""
+    """What counts as a move: "by more than 0.05" or "by more than 5 % of the old value"."""
     tolerance = audit.compared.tolerance
     if tolerance == 0:
         return "at all"
