@@ -94,6 +94,7 @@ EDGES = {
         "audit/_csv.py",
         "audit/_exact.py",
         "audit/_joins.py",
+        "audit/_number_counts.py",
         "audit/_releases.py",
         "audit/_sources.py",
         "audit/_values.py",
@@ -128,11 +129,12 @@ EDGES = {
 
 MOST_LINES = 60  # of a function's body, docstring aside
 MOST_ATTRIBUTES = 12
-MOST_PUBLIC_NAMES = 80
+MOST_PUBLIC_NAMES = 81
 # Classes with more attributes, because their fields are not of our choice.
 WIDE = {
-    "lowchurn.audit._result.Audit": "a public result: its fields are what a user reads",
+    "lowchurn.audit._audited.Audited": "a public result: its fields are what a user reads",
     "lowchurn.audit._inference.Slice": "a public result: its fields are what a user reads",
+    "lowchurn.audit._number_inference.NumberSlice": "a public result: its fields are what a user reads",
     "lowchurn.audit._settings.Settings": "the settings of an audit: one field per key of the TOML file",
     "lowchurn.estimator._archive.Description": "a file: one field per key",
     "lowchurn.estimator._archive.Entry": "a part of a file: one field per key",

@@ -123,11 +123,12 @@ class Mark:
     """One thing that is drawn, in the units of the axes.
 
     The points of a line are pairs (NaN: a gap), those of a band (across, low, high), a cross is its point and both of
-    its intervals, a bar (left, right) and (start, end). A rule is a line over the whole chart at one value.
+    its intervals, a bar (left, right) and (start, end), a cell the same without gaps between neighbours. A rule is a
+    line over the whole chart at one value.
     """
 
     kind: str
-    """line, band, cross, point, bar or rule."""
+    """line, band, cross, point, bar, cell or rule."""
     points: Sequence[tuple[float, ...]]
     style: str
     """Its class in ``marks.css``."""
@@ -210,10 +211,11 @@ class Panel:
                 (a, b), (first, last), (low, high) = mark.points
                 path = f"M{x(first):g} {y(b):g}H{x(last):g}M{x(a):g} {y(low):g}V{y(high):g}"
                 _add(parent, "path", d=path, **attributes)
-            elif mark.kind == "bar":
+            elif mark.kind in ("bar", "cell"):
                 (first, last), ends = mark.points
-                start, highest = x(first) + 0.002 * width, y(max(ends))
-                size = {"width": f"{x(last) - 0.002 * width - start:.4g}", "height": f"{y(min(ends)) - highest:.4g}"}
+                gap = 0.002 * width if mark.kind == "bar" else 0.0
+                start, highest = x(first) + gap, y(max(ends))
+                size = {"width": f"{x(last) - gap - start:.4g}", "height": f"{y(min(ends)) - highest:.4g}"}
                 _add(parent, "rect", x=start, y=highest, **size, **attributes)
 
     def __html__(self) -> str:
@@ -246,6 +248,11 @@ class Size:
     height: int
     columns: int = 1
     rem: float = 0
+
+    @property
+    def square(self) -> bool:
+        """As wide as high, on a page too."""
+        return self.width == self.height and self.rem > 0
 
 
 @dataclass(frozen=True)

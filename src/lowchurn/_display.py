@@ -48,3 +48,29 @@ def interval_text(estimate: Estimate, signed: bool = False) -> str:
     digits = min(6, max(2, 1 - math.floor(math.log10(width)))) if width > 0 else 2
     low, high = (_hundredfold(end, digits, "+" if signed else "") for end in (estimate.low, estimate.high))
     return f"{share_text(estimate.value, signed, digits)} ({low} to {high})"
+
+
+def number_text(value: float, signed: bool = False, digits: int | None = None) -> str:
+    """A number that is no share: with four significant digits, or as many after the point as are asked for."""
+    if math.isinf(value):
+        return "no bound"
+    sign = "+" if signed else ""
+    if digits is None or not (value == 0 or 1e-9 < abs(value) < 1e9):
+        return "undefined" if math.isnan(value) else f"{value:{sign if value else ''}.4g}"
+    return f"{round(value, digits) + 0.0:{sign},.{digits}f}"  # no negative zero
+
+
+def number_interval_text(estimate: Estimate, signed: bool = False) -> str:
+    """A number that is no share and its interval, with enough digits for its ends to differ."""
+    if not estimate.defined:
+        return "undefined"
+    if math.isinf(estimate.low) and math.isinf(estimate.high):
+        return f"{number_text(estimate.value, signed)} (no interval)"
+    width = estimate.high - estimate.low
+    digits = 1 - math.floor(math.log10(width)) if 0 < width < math.inf else None
+    digits = digits if digits is not None and digits <= 9 else None
+    value, low, high = (
+        number_text(v, signed, None if digits is None else max(digits, 0))
+        for v in (estimate.value, estimate.low, estimate.high)
+    )
+    return f"{value} ({low} to {high})"

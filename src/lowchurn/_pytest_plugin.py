@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from lowchurn.audit import Audit
+    from lowchurn.audit import Audit, NumberAudit
 
 
 @pytest.fixture(scope="session")
-def churn_gate() -> Callable[..., Audit]:
+def churn_gate() -> Callable[..., Audit | NumberAudit]:
     """Judge what changed between two tables of predictions: ``churn_gate(old, new, label="y", max_churn=0.02)``.
 
     Takes the arguments of :func:`lowchurn.audit.audit` and the limits of :class:`lowchurn.audit.Gate`. The test fails
@@ -27,7 +27,7 @@ def churn_gate() -> Callable[..., Audit]:
     return _judge
 
 
-def _judge(old: Any, new: Any, *, html: str | Path | None = None, **options: Any) -> Audit:
+def _judge(old: Any, new: Any, *, html: str | Path | None = None, **options: Any) -> Audit | NumberAudit:
     __tracebackhide__ = True
     from lowchurn._checks import unknown_name
     from lowchurn.audit import audit

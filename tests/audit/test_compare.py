@@ -11,6 +11,7 @@ from lowchurn.audit import Gate, audit, compare, read_run
 from lowchurn.audit._compare import regression_gate
 from lowchurn.audit._summary import junit, markdown, text
 from lowchurn.report import html_page
+from tests.audit.numbers import mean_interval
 from tests.audit.runs import (
     lm_eval_choice,
     lm_eval_sample,
@@ -235,15 +236,102 @@ def test_metrics_of_tasks_have_to_agree(tmp_path):
         compare(read_run(path), read_run(path, metric="acc_norm"))
 
 
-def test_numbers_need_a_threshold():
-    """Outcomes between 0 and 1 are right from a threshold on; without one they are refused with the remedy."""
-    rng = np.random.default_rng(0)
-    old, new = (pd.DataFrame({"id": range(50), "score": rng.random(50)}) for _ in range(2))
-    with pytest.raises(ValueError, match="must be right or wrong, got numbers such as 0.*threshold="):
-        compare(old, new)
+def graded_runs(rows=50, seed=0, **columns):
+    rng = np.random.default_rng(seed)
+    old = pd.DataFrame({"id": range(rows), "score": rng.random(rows), **columns})
+    return old, old.assign(score=(old.score + rng.normal(-0.05, 0.2, rows)).clip(0, 1), answer="new")
+
+
+def test_numbers_are_right_from_a_threshold_on():
+    old, new = graded_runs()
     result = compare(old, new, threshold=0.7)
     assert result.accuracy_old.value == (old.score >= 0.7).mean()
     assert result.whole.n["broken"] == ((old.score >= 0.7) & (new.score < 0.7)).sum()
+
+
+def test_numbers_are_compared_as_numbers_of_which_more_is_better():
+    old, new = graded_runs(task=["easy", "hard"] * 25, answer="old")
+    result = compare(old, new.iloc[:-1], tolerance=0.1)
+    change = new.score.iloc[:-1] - old.score.iloc[:-1]
+    assert result.compared.gain
+    assert (result.coverage.only_old, result.moved.n) == (1, 49)
+    assert result.worse.value == (change < -0.1).mean()
+    assert result.better.value == (change > 0.1).mean()
+    test = stats.ttest_rel(new.score.iloc[:-1], old.score.iloc[:-1])
+    assert result.loss_change.value == pytest.approx(change.mean())
+    assert (result.loss_change.low, result.loss_change.high) == pytest.approx(tuple(test.confidence_interval()))
+    assert [s.name for s in result.slices] == ["task=easy", "task=hard"]
+    sizes = [abs(flip["move"]) for flip in result.flips]
+    assert sizes == sorted(sizes, reverse=True)
+    assert result.flips[0] | {"old": 0, "new": 0, "move": 0} == {
+        "kind": "worse" if result.flips[0]["move"] < 0 else "better",
+        "task": result.flips[0]["task"], "id": result.flips[0]["id"],
+        "old": 0, "new": 0, "move": 0, "old answer": "old", "new answer": "new",
+    }  # fmt: skip
+    for made in (text(result), markdown(result)):
+        assert "mean outcome" in made
+        assert "task=hard" in made
+        assert "worse" in made
+
+
+def test_a_run_of_right_and_wrong_beside_one_of_numbers_is_numbers():
+    old = pd.DataFrame({"id": range(30), "score": [0, 1, 1] * 10})
+    new = old.assign(score=[0.5, 1, 1] * 10)
+    result = compare(old, new)
+    assert (result.better.value, result.worse.value, result.kind) == (pytest.approx(1 / 3), 0, "numbers")
+    assert compare(old, old).kind == "audit"
+    assert compare(old, old, tolerance=0.1).kind == "numbers"  # a pipeline that asks for numbers has them always
+    with pytest.raises(ValueError, match="tolerance= is about numbers, and threshold= makes right and wrong of them"):
+        compare(old, new, tolerance=0.1, threshold=0.5)
+    with pytest.raises(ValueError, match="tolerance must be in"):
+        compare(old, new, tolerance=-1)
+
+
+def test_by_default_a_shown_fall_of_the_mean_fails():
+    old, new = graded_runs(200)
+    assert compare(old, new).loss_change.high < 0
+    for before, after, outcome in ((old, new, "FAIL"), (new, old, "PASS"), (old, old, "INCONCLUSIVE")):
+        result = compare(before, after)
+        verdict = result.gate(regression_gate(result, {}))
+        assert (verdict.outcome, verdict.exit_code) == (outcome, 1 if outcome == "FAIL" else 0)
+    fallen = next(flip["id"] for flip in compare(old, new, tolerance=0.2).flips if flip["kind"] == "worse")
+    assert compare(old, new, tolerance=0.2).gate(never_break=[fallen]).outcome == "FAIL"
+    with pytest.raises(ValueError, match="max_broken is no limit of numbers. Use max_worse"):
+        compare(old, new).gate(max_broken=0.1)
+
+
+def test_repeats_of_a_graded_item_are_one_group():
+    rng = np.random.default_rng(0)
+    items = np.repeat(np.arange(20), 5)
+    old = pd.DataFrame({"id": items, "epoch": [*range(1, 6)] * 20, "score": rng.random(100)})
+    new = old.assign(score=(old.score + rng.normal(0, 0.2, 20)[items]).clip(0, 1))
+    result = compare(old, new)
+    assert result.design.groups == 20
+    mean, low, high = mean_interval(new.score - old.score, np.ones(100), items)
+    assert (result.loss_change.value, result.loss_change.low, result.loss_change.high) == pytest.approx(
+        (mean, low, high)
+    )
+
+
+def test_graded_metrics_of_lm_eval_promptfoo_and_inspect(tmp_path, monkeypatch):
+    scores = [0.25, 0.5, 0.75, 1.0] * 5
+    samples = [lm_eval_sample(i, f"answer {i}", score, metrics=("rouge",)) for i, score in enumerate(scores)]
+    path = write_samples(tmp_path, "summaries", samples)
+    result = compare(path, path)
+    assert (result.kind, result.loss_old.value) == ("numbers", np.mean(scores))
+    read_run(path).save(tmp_path / "baseline.parquet")
+    assert compare(tmp_path / "baseline.parquet", path).identical
+    runs = [
+        write_lines(
+            tmp_path / f"{name}.jsonl",
+            [promptfoo_result(i, {"a": i}, True, namedScores={"tone": score - fall}) for i, score in enumerate(scores)],
+        )
+        for name, fall in (("before", 0.0), ("after", 0.2))
+    ]
+    result = compare(*runs, metric="tone", tolerance=0.1)
+    assert (result.kind, result.worse.value, result.loss_change.value) == ("numbers", 1.0, pytest.approx(-0.2))
+    letters = pd.DataFrame({"id": range(30), "score": ["C", "P", "I"] * 10})  # P of Inspect is half right
+    assert compare(letters, letters).loss_old.value == 0.5
 
 
 # The gate

@@ -15,6 +15,7 @@ from lowchurn import cli
 from lowchurn.audit import Limits
 from lowchurn.audit._compare import Choices
 from tests.audit.runs import lm_eval_sample, random_runs, write_lines, write_samples
+from tests.audit.test_schema import validate
 
 # Of Ibis about DuckDB; outside of pytest nobody sees it.
 pytestmark = pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
@@ -132,11 +133,20 @@ def test_runs_of_other_kinds_are_compared_from_files(folder, lowchurn):
         (("old", "new", "--never-break", "sums/99"), "unknown slice or id to never break 'sums/99'"),
         (("old", "new", "--inconclusive", "maybe"), "--inconclusive must be one of 'fail', 'warn', 'pass'"),
         (("old", "new", "--kind", "helm"), "--kind must be one of 'auto', 'lm-eval'"),
-        (("graded.jsonl", "graded.jsonl"), "such as 0.25. Give the least number that counts as right with --threshold"),
+        (
+            ("graded.jsonl", "graded.jsonl", "--max-broken", "0.1"),
+            "--max-broken is no limit of numbers. Use --max-worse",
+        ),
+        (("graded.jsonl", "graded.jsonl", "--tolerance", "-1"), "--tolerance must be in [0, inf), got -1.0"),
+        (("old", "new", "--tolerance", "0.1", "--threshold", "0.5"), "--tolerance is about numbers, and --threshold"),
+        (("old", "new", "--config", "bad.toml"), "'bad.toml': unknown setting 'metrik'. Did you mean 'metric'"),
+        (("old", "new", "--config", "limit.toml"), "'limit.toml': compare.gate.max_broken must be in [0, 1], got 3"),
     ],
 )
 def test_bad_input_is_one_line_exit_code_2_and_no_file(folder, lowchurn, arguments, words):
     write_lines(folder / "graded.jsonl", [{"id": i, "score": i / 4} for i in range(5)])
+    (folder / "bad.toml").write_text('[compare]\nmetrik = "acc"\n')
+    (folder / "limit.toml").write_text("[compare.gate]\nmax_broken = 3\n")
     (folder / "cut.jsonl").write_text('{"id": 1, "outcome": 1}\n{"id": 2, "outc')
     write_samples(folder / "shots", "sums", [lm_eval_sample(i, "", True, shots="One: 1\n") for i in range(20)])
     before = files(folder)
@@ -173,9 +183,43 @@ def test_options_of_a_comparison_are_its_choices_and_limits():
     options = {option.name for option in typer.main.get_command(cli.app).commands["compare"].params} - {"help"}
     limits = {field.name for field in fields(Limits)}
     shown = {"confidence", "sample", "seed", "old_name", "new_name", "html", "json", "junit", "markdown"}
-    others = {"old", "new", "never_break", "inconclusive"} | shown
+    others = {"old", "new", "never_break", "inconclusive", "config"} | shown
     choices = {field.name for field in fields(Choices)}
     assert options == choices | limits | {f"slice_{name}" for name in limits} | others
+
+
+def test_graded_runs_from_the_command_line(folder, lowchurn):
+    write_lines(folder / "a.jsonl", [{"id": i, "score": 0.8, "answer": "good"} for i in range(40)])
+    write_lines(folder / "b.jsonl", [{"id": i, "score": 0.8 - i / 100, "answer": "bad"} for i in range(40)])
+    outputs = ("--html", "a.html", "--json", "a.json", "--junit", "a.xml", "--markdown", "a.md")
+    done = lowchurn("compare", "a.jsonl", "b.jsonl", "--tolerance", "0.1", *outputs)
+    assert done.code == 1
+    assert "29 of 40 outcomes moved by more than 0.1" in done.out
+    assert "worse 39 (0.8 -> 0.41): 'good' -> 'bad'" in done.out
+    read = validate((folder / "a.json").read_text())
+    assert (read["kind"], read["coverage"]["compared"], len(read["changed_items"])) == ("numbers", 40, 29)
+    assert "| 39 | 0.8 | 0.41 | good | bad |" in (folder / "a.md").read_text()
+    assert "The 29 biggest" not in (folder / "a.html").read_text()
+    allowed = ("compare", "a.jsonl", "b.jsonl", "--tolerance", "0.1", "--max-worse", "0.9")
+    assert lowchurn(*allowed).code == 0
+    assert lowchurn(*allowed, "--never-break", "5").code == 0
+    assert lowchurn(*allowed, "--never-break", "39").code == 1
+
+
+def test_a_file_of_settings_for_comparisons(folder, lowchurn):
+    (folder / "lowchurn.toml").write_text(
+        '[audit]\nlabel = "y"\n[gate]\nmax_churn = 0.0\n'  # of audits, not of comparisons
+        '[compare]\ntask = ["sums"]\nconfidence = 0.9\n[compare.gate]\nmax_broken = 0.01\ninconclusive = "fail"\n'
+    )
+    done = lowchurn("compare", "old", "new", "--json", "a.json")
+    assert done.code == 1
+    read = json.loads((folder / "a.json").read_text())
+    assert (read["confidence"], read["rows"]["paired"]) == (0.9, 20)
+    assert [check["name"] for check in read["verdict"]["checks"]] == ["max_broken"]
+    assert read["provenance"]["config"] == "lowchurn.toml"
+    assert {*read["provenance"]["from_config"]} == {"task", "confidence", "gate.max_broken", "gate.inconclusive"}
+    assert lowchurn("compare", "old", "new", "--max-broken", "0.9").code == 0
+    assert lowchurn("compare", "old", "new", "--json", "lowchurn.toml").code == 2
 
 
 @pytest.mark.parametrize("command", ["compare", "bless"])

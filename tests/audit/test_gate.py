@@ -329,7 +329,7 @@ def test_a_file_of_settings_that_is_none(tmp_path):
     with pytest.raises(ValueError, match="is not valid TOML"):
         read_config(path)
     path.write_bytes(b"")
-    assert read_config(path) == {"audit": {}, "gate": {}}
+    assert read_config(path) == {"audit": {}, "gate": {}, "compare": {}}
 
 
 def test_a_slice_of_one_group_is_inconclusive():

@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 
 from lowchurn.audit import audit, compare, history
+from lowchurn.audit._number_inference import FIGURES
 from lowchurn.audit._schema import schema, version_of
 from tests.audit.conftest import make_tables
+from tests.audit.numbers import make_numbers
 from tests.audit.test_history import make_releases
 
-KINDS = ["audit", "history"]
+KINDS = ["audit", "history", "numbers"]
 
 
 def closed(part):
@@ -46,10 +48,11 @@ def test_the_schemas_are_schemas_and_lie_in_the_package(kind):
     assert read["$id"] == f"urn:lowchurn:{kind}:{version_of(kind)}"
 
 
-def test_what_both_schemas_define_is_the_same():
-    first, second = (schema(kind)["$defs"] for kind in KINDS)
-    for name in first.keys() & second.keys():
-        assert first[name] == second[name]
+def test_what_the_schemas_share_and_define_is_the_same():
+    first, second, third = (schema(kind)["$defs"] for kind in KINDS)
+    for one, other in ((first, second), (first, third), (second, third)):
+        for name in one.keys() & other.keys():
+            assert one[name] == other[name]
     slices = first["slice"]["properties"]
     assert {name: second["drift"]["properties"][name] for name in slices} == slices
 
@@ -101,6 +104,17 @@ def test_comparisons_of_evaluation_runs():
     limits = {"not_worse_than": 0.05, "never_break": ["lang=de"]}
     read = validate(found.to_json(found.gate(limits)))
     assert (read["coverage"]["only_old"], len(read["changed_items"])) == (1, found.whole.n["changed"])
+
+
+@pytest.mark.parametrize("how", [{}, {"weight": "w"}, {"group": "customer"}, {"loss": "yhat"}, {"gain": "yhat"}])
+def test_audits_of_numbers(how):
+    old, new = make_numbers(80, targets=0.7)
+    chosen = how if {"loss", "gain"} & {*how} else {"target": "y", **how}
+    found = audit(old, new, value="yhat", tolerance=0.1, by=["country", "age"], features="customer", **chosen)
+    verdict = found.gate(max_moved=0.5, max_worse=0.3, not_worse_than=0.2, slices={"*": {"max_moved": 0.9}})
+    read = validate(found.to_json(verdict))
+    assert (read["kind"], read["schema_version"]) == ("numbers", 1)
+    assert {*read["estimates"]} == {*FIGURES}
 
 
 def test_histories_of_every_kind():

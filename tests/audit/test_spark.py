@@ -7,6 +7,7 @@ import pytest
 
 import lowchurn
 from tests.audit.conftest import make_tables
+from tests.audit.numbers import make_numbers
 from tests.audit.test_counts import flat
 from tests.audit.test_history import make_releases
 
@@ -49,6 +50,26 @@ def test_spark_and_duckdb_give_the_same_numbers(spark, tmp_path, grouped):
     assert len(answers) == 5
     review = there.with_labels(answers.assign(label=answers.answer_1))
     assert review.labels == 5
+
+
+@pytest.mark.parametrize("how", [{}, {"weight": "w", "group": "customer"}], ids=["plain", "both"])
+def test_numbers_on_spark_are_those_of_duckdb(spark, tmp_path, how):
+    old, new = make_numbers(300, targets=0.8)
+    arguments = {"value": "yhat", "target": "y", "tolerance": 0.1, "by": ["country", "age"], **how}
+    here = lowchurn.audit.audit(old, new, **arguments)
+    tables = []
+    for name, frame in (("old", old), ("new", new)):
+        frame.to_parquet(tmp_path / f"{name}.parquet", index=False)
+        tables.append(spark.read_parquet(str(tmp_path / f"{name}.parquet"), table_name=f"{name}_numbers_{len(how)}"))
+    there = lowchurn.audit.audit(*tables, **arguments)
+    for part in ("rows", "estimates", "quantiles", "slices", "drivers", "paired_test", "histogram", "density"):
+        assert flat(there.to_dict()[part]) == pytest.approx(flat(here.to_dict()[part]), nan_ok=True), part
+    assert [flip["id"] for flip in there.flips] == [flip["id"] for flip in here.flips]
+    assert there.gate(never_break=["country=de"]).outcome == here.gate(never_break=["country=de"]).outcome
+    with pytest.raises(ValueError, match="1 of 300 rows of the new table have no value"):
+        lowchurn.audit.audit(
+            tables[0], tables[1].mutate(yhat=(tables[1].id == int(old.id[0])).ifelse(None, tables[1].yhat)), **arguments
+        )
 
 
 def test_spark_refuses_what_duckdb_refuses(spark, tmp_path):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, overload
 
 from lowchurn.audit import _counts as counts
 from lowchurn.audit._columns import Columns, resolve
 from lowchurn.audit._exact import NULL
 from lowchurn.audit._inference import Design, judge_slices, tallies
 from lowchurn.audit._joins import Table, some_value
+from lowchurn.audit._number_columns import resolve_numbers
+from lowchurn.audit._number_result import NumberAudit
+from lowchurn.audit._numbers import count_numbers
 from lowchurn.audit._pairs import EXAMPLES, Joined, check_classes, check_decisions, join_tables
 from lowchurn.audit._probabilities import soft_estimates
 from lowchurn.audit._progress import Show
@@ -24,7 +27,22 @@ from lowchurn.audit._sources import Engine, Fetched, Opened, TableLike
 MISSING_LABELS = ("NA", "N/A", "n/a", "na", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "\\N", "?", "-", ".")
 
 
+@overload
 def audit(
+    old: TableLike, new: TableLike, id: str | Sequence[str] = "id", *, value: str | Sequence[str], **settings: Any
+) -> NumberAudit: ...
+@overload
+def audit(
+    old: TableLike,
+    new: TableLike,
+    id: str | Sequence[str] = "id",
+    label: str | None = None,
+    by: str | Sequence[str] = (),
+    weight: str | None = None,
+    group: str | None = None,
+    **settings: Any,
+) -> Audit: ...
+def audit(  # type: ignore[misc]  # the overloads do not repeat the settings that they share
     old: TableLike,
     new: TableLike,
     id: str | Sequence[str] = "id",
@@ -39,6 +57,12 @@ def audit(
     proba: Sequence[str] | Mapping[Any, str] | None = None,
     classes: Sequence[object] | None = None,
     features: str | Sequence[str] = (),
+    value: str | Sequence[str] | None = None,
+    target: str | None = None,
+    loss: str | Sequence[str] | None = None,
+    gain: str | Sequence[str] | None = None,
+    tolerance: float = 0.0,
+    relative: bool = False,
     on_mismatch: str = "error",
     confidence: float = 0.95,
     bootstrap: int = 1000,
@@ -52,7 +76,7 @@ def audit(
     partitions: bool = False,
     remote: bool = False,
     views: bool = False,
-) -> Audit:
+) -> Audit | NumberAudit:
     """Report what changed between two versions of a model, from their predictions on the same rows.
 
     Parameters
@@ -80,6 +104,17 @@ def audit(
         The classes that ``proba`` stands for, or the negative and the positive one of a score.
     features : str or list of str, optional
         Further columns in which to look for drivers of change.
+    value : str or (str, str), optional
+        Column of numbers, where outcomes are numbers and not decisions: a forecast, an estimate, a grade. By default
+        the column of ``loss`` or ``gain``.
+    target : str, optional
+        The true numbers, in either table or both; may be missing for some rows. The loss is the absolute error.
+    loss, gain : str or (str, str), optional
+        Instead of a target: a column of each table with what a row costs, or with what it brings (more is better).
+    tolerance, relative : optional
+        Moves of up to ``tolerance`` (default 0), or with ``relative`` of up to this share of the old number, are not
+        counted as moved; losses that change by up to as much are neither worse nor better. Of a ``loss`` or ``gain``
+        with ``relative`` it is a share of the old loss. From an old number of 0 every relative move counts.
     on_mismatch : {"error", "inner"}, default "error"
         What to do about ids that are missing, repeated or without a decision on one side: refuse, or judge the
         rows that are sound on both sides and note how many were left out.
@@ -104,7 +139,7 @@ def audit(
 
     Returns
     -------
-    Audit
+    Audit or, of numbers, NumberAudit
 
     Examples
     --------
@@ -115,6 +150,11 @@ def audit(
     >>> result = audit(old, new, label="y")
     >>> result.churn.value, result.broken.value, result.fixed.value
     (0.25, 0.125, 0.125)
+    >>> forecast = pd.DataFrame({"id": range(4), "yhat": [10.0, 20.0, 30.0, 40.0], "y": [11.0, 20.0, 33.0, 40.0]})
+    >>> newer = forecast[["id"]].assign(yhat=[10.5, 20.0, 27.0, 40.0])
+    >>> numbers = audit(forecast, newer, value="yhat", target="y", tolerance=1.0)
+    >>> numbers.moved.value, numbers.worse.value, numbers.loss_change.value
+    (0.25, 0.25, 0.625)
     """
     settings = {name: value for name, value in locals().items() if name in NAMES}
     return audit_tables(old, new, Settings(**settings))
@@ -122,7 +162,7 @@ def audit(
 
 def audit_tables(
     old: TableLike, new: TableLike, settings: Settings, origin: Origin | None = None, show: Show | None = None
-) -> Audit:
+) -> Audit | NumberAudit:
     """The audit of two tables: read, refuse what is wrong, count, infer; ``show`` is called with the rows read."""
     began = time.perf_counter()
     settings.check()
@@ -133,16 +173,18 @@ def audit_tables(
             named = (old, settings.old_name), (new, settings.new_name)
             described = [beside.submit(describe_source, *table) for table in named]
             opened = {"old": engine.open("old", old), "new": engine.open("new", new)}
-            forget_empty_labels(engine, opened, settings.label)
-            columns = resolve({side: source.schema for side, source in opened.items()}, settings)
+            forget_empty_labels(engine, opened, settings.target if settings.numeric else settings.label)
+            schemas = {side: source.schema for side, source in opened.items()}
+            columns = (resolve_numbers if settings.numeric else resolve)(schemas, settings)
             tables = {side: source.select(columns.used(side, source.schema)) for side, source in opened.items()}
             joined = join_tables(engine, tables, columns, strict=settings.on_mismatch == "error")
-            found = _count(engine, joined, columns, settings)
+            found = (_count_numbers if settings.numeric else _count)(engine, joined, columns, settings)
     except BaseException:
         engine.close()  # now and not when the error is forgotten
         raise
     before, after = (source.result() for source in described)
-    return Audit(
+    made = NumberAudit if settings.numeric else Audit
+    return made(
         columns=columns,
         rows=joined.rows,
         seed=settings.seed,
@@ -190,6 +232,19 @@ def _count(engine: Engine, joined: Joined, columns: Columns, settings: Settings)
     }
 
 
+def _count_numbers(engine: Engine, joined: Joined, columns: Columns, settings: Settings) -> dict[str, Any]:
+    """Everything of a :class:`NumberAudit` that is counted or inferred."""
+    cuts, notes = joined.counted.cuts, list[str]()
+    design = design_of(columns, joined.counted.groups, settings.confidence, notes)
+    found = count_numbers(engine, joined.pairs, columns, cuts, design, joined.rows.paired, int(settings.sample))
+    fetched = found["flips"]
+    flips = _flip_rows(fetched, columns, cuts)
+    if "worse" in fetched:
+        marks = zip(flips, fetched["worse"], fetched["better"], strict=True)
+        flips = [{"kind": "worse" if w else "better" if b else "neither", **flip} for flip, w, b in marks]
+    return found | {"design": design, "flips": flips, "notes": (*joined.notes, *notes)}
+
+
 def design_of(columns: Columns, groups: int, confidence: float, notes: list[str]) -> Design:
     """How the rows came about; a note where they come in few groups."""
     if 0 < groups < 30:
@@ -233,7 +288,8 @@ def _spelling_notes(engine: Engine, stored: Table, cells: Fetched) -> list[str]:
 
 def _flip_rows(found: Fetched, columns: Columns, cuts: Sequence[counts.Cut]) -> list[dict[str, object]]:
     """Changed rows with keys that differ: a column called like one of ours gets another key."""
-    ours = {"old": "old", "new": "new", "label": "label", "c_o": "old probability", "c_n": "new probability"}
+    ours = {"old": "old", "new": "new", "label": columns.truth, "c_o": "old probability", "c_n": "new probability"}
+    ours |= {"move": "move", "loss_old": "old loss", "loss_new": "new loss"} if columns.numbers else {}
     names: dict[str, str] = {}
     taken = {*ours.values(), "kind"}  # the kind of change, which the page adds
     for place, name in [*((f"k{i}", n) for i, n in enumerate(columns.id)), *((c.column, c.name) for c in cuts)]:
@@ -244,7 +300,8 @@ def _flip_rows(found: Fetched, columns: Columns, cuts: Sequence[counts.Cut]) -> 
         taken.add(name)
         names[place] = name
     keys = [place for place in names if place[0] == "k"]
-    order = [*keys, "old", "new", "label", *(p for p in names if p not in keys), "c_o", "c_n"]
+    numbers = [place for place in ("move", "loss_old", "loss_new") if place in ours]
+    order = [*keys, "old", "new", "label", *numbers, *(p for p in names if p not in keys), "c_o", "c_n"]
     names |= ours
     present = [(place, names[place]) for place in order if place in found]
     return [{name: found[place][i] for place, name in present} for i in range(len(found["old"]))]

@@ -47,6 +47,12 @@ def together(parts: Sequence[Table]) -> Table:
     return ibis.union(*filled)
 
 
+def every_row(pairs: Table) -> Table:
+    """Stored pairs as cells of their own, where nothing is grouped: each is counted, and each can be seen."""
+    cells = (pairs.mutate(part=ibis.literal(number, "int8"), n=ibis.literal(1)) for number in (JOINED, SINGLED))
+    return ibis.union(*cells)
+
+
 def rows_where(cells: Table, condition: Column) -> Column:
     """How many rows the cells hold in which a condition is true."""
     return ibis.cases((condition, cells.n)).sum().fill_null(0)

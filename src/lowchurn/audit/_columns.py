@@ -46,10 +46,12 @@ class Predicted:
     score: str | None = None
     threshold: float = 0.5
     proba: tuple[str, ...] = ()
+    loss: str | None = None
+    """Beside a number: what it costs, or brings."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(c for c in (self.label, self.score, *self.proba) if c is not None)
+        return tuple(c for c in (self.label, self.score, *self.proba, self.loss) if c is not None)
 
     def words(self) -> str:
         """Where the decision came from, for the report."""
@@ -58,6 +60,19 @@ class Predicted:
         if self.score is not None:
             return f"{self.score!r} >= {self.threshold:g}"
         return f"the largest of {len(self.proba)} probability columns"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How numbers are compared: which moves count, and what a number costs."""
+
+    tolerance: float = 0.0
+    relative: bool = False
+    """The tolerance is a share of the old number."""
+    loss: str | None = None
+    """The name of the losses: ``absolute error`` of a target, or that of their column; None where there are none."""
+    gain: bool = False
+    """Of the losses more is better."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,18 @@ class Columns:
     """What has to be true of the values so that comparisons are exact."""
     classes_given: bool = True
     """The classes were named, by the caller or by columns; otherwise they are the usual ones of a score."""
+    numbers: Numbers | None = None
+    """Outcomes are numbers and not decisions; then ``label`` is their target."""
+
+    @property
+    def outcome(self) -> str:
+        """What both tables have for every row, in words."""
+        return "decision" if self.numbers is None else "value"
+
+    @property
+    def truth(self) -> str:
+        """What it is compared with, in words."""
+        return "label" if self.numbers is None else "target"
 
     def side(self, side: str) -> Predicted:
         """The decision of a table, such as the ``"old"`` one."""
@@ -110,7 +137,7 @@ def as_names(name: str, value: object) -> tuple[str, ...]:
     return names
 
 
-def _of_each(schemas: Schemas, value: Any) -> list[Any]:
+def of_each(schemas: Schemas, value: Any) -> list[Any]:
     """A setting of each table: one value for all of them, or a list in their order."""
     if not isinstance(value, tuple | list):
         return [value] * len(schemas)
@@ -123,9 +150,9 @@ def _of_each(schemas: Schemas, value: Any) -> list[Any]:
 def resolve(schemas: Schemas, settings: Settings) -> Columns:
     """The meaning of the columns; a wrong name is refused, with the near ones."""
     keys = as_names("id", settings.id)
-    key_types, key_checks = _key_types(keys, schemas)
+    types, key_checks = key_types(keys, schemas)
     label, weight, group = settings.label, settings.weight, settings.group
-    by, features = _check_roles(schemas, settings)
+    by, features = check_roles(schemas, settings)
     reserved = {*keys, *by, *features, *(name for name in (label, weight, group) if name)}
     probas, classes = _proba(schemas, settings, reserved)
     sides = _sides(schemas, settings, probas, reserved)
@@ -141,7 +168,7 @@ def resolve(schemas: Schemas, settings: Settings) -> Columns:
     if classes and not known:
         answer = type_of_classes(classes)
     return Columns(
-        id=key_types,
+        id=types,
         sides=sides,
         classes=_fit_classes(answer, classes),
         answer=str(answer),
@@ -155,7 +182,7 @@ def resolve(schemas: Schemas, settings: Settings) -> Columns:
     )
 
 
-def _key_types(keys: Sequence[str], schemas: Schemas) -> tuple[dict[str, str], list[Check]]:
+def key_types(keys: Sequence[str], schemas: Schemas) -> tuple[dict[str, str], list[Check]]:
     """The type in which each key column is compared, and the checks of values that this rests on."""
     if not keys:
         raise ValueError("audit: id must name the key column(s), got none. Rows are joined on keys, never on position.")
@@ -177,7 +204,7 @@ def _key_types(keys: Sequence[str], schemas: Schemas) -> tuple[dict[str, str], l
     return types, checks
 
 
-def _check_roles(schemas: Schemas, settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def check_roles(schemas: Schemas, settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Check the columns that are neither ids nor decisions; the names of the slice and the feature columns."""
     named: dict[str, tuple[str, ...]] = {}
     for role in ("label", "weight", "group"):
@@ -286,10 +313,10 @@ def _without_prefix(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _sides(schemas: Schemas, settings: Settings, proba: tuple[str, ...], reserved: set[str]) -> dict[str, Predicted]:
     """Where the decisions of each table stand."""
-    limits = _of_each(schemas, settings.threshold)
+    limits = of_each(schemas, settings.threshold)
     for limit in limits:
         check_number("audit", "threshold", limit, float("-inf"), float("inf"))
-    predictions, scores = (_of_each(schemas, names) for names in (settings.prediction, settings.score))
+    predictions, scores = (of_each(schemas, names) for names in (settings.prediction, settings.score))
     named = zip(schemas.items(), predictions, scores, limits, strict=True)
     return {
         side: Predicted(*_predicted(side, schema, prediction, score, proba, reserved), limit, proba)

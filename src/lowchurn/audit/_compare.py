@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from lowchurn._checks import check_number
 from lowchurn.audit._audit import audit_tables
+from lowchurn.audit._audited import Coverage, Outcome
 from lowchurn.audit._gate import Gate
+from lowchurn.audit._number_result import NumberAudit
 from lowchurn.audit._provenance import describe_files
-from lowchurn.audit._result import Audit, Coverage
+from lowchurn.audit._result import Audit
 from lowchurn.audit._runs import KEY, LONGEST_ANSWER, Choice, Run, read_chosen
-from lowchurn.audit._settings import Origin, Settings
+from lowchurn.audit._settings import Choices, Origin, Settings
 from lowchurn.audit._sources import TableLike
 
 SHOWN = 5  # examples in a message
@@ -31,17 +31,19 @@ def compare(
     filter: str | None = None,
     by: str | Sequence[str] = (),
     threshold: float | None = None,
+    tolerance: float | None = None,
     other_prompts: bool = False,
     confidence: float = 0.95,
     sample: int = 300,
     seed: int = 0,
     old_name: str | None = None,
     new_name: str | None = None,
-) -> Audit:
+) -> Audit | NumberAudit:
     """Compare two evaluation runs: which items were right and are wrong now, by task, with intervals.
 
     Items are joined by task, id and number of the repeat. The result is an audit whose decisions are ``right`` and
-    ``wrong``: ``broken`` items were right and are wrong now. Repeats of an item are one group.
+    ``wrong``: ``broken`` items were right and are wrong now. Where outcomes are numbers (grades, scores from 0 to 1),
+    it is an audit of numbers of which more is better. Repeats of an item are one group.
 
     Parameters
     ----------
@@ -51,7 +53,10 @@ def compare(
         See :func:`read_run`. A baseline decides the metric and the filter of the new run where none is given. Values of
         ``by`` are slices, as tasks are.
     threshold : float, optional
-        The least number that counts as right, for outcomes that are numbers.
+        The least number that counts as right, to make right and wrong of outcomes that are numbers.
+    tolerance : float, optional
+        Of outcomes that are numbers: the largest change that does not count (default 0). Where it is given, outcomes
+        of 0 and 1 are compared as numbers too.
     other_prompts : bool, default False
         Compare items although their prompts differ.
     confidence, sample, seed, old_name, new_name : optional
@@ -59,7 +64,7 @@ def compare(
 
     Returns
     -------
-    Audit
+    Audit or, of numbers, NumberAudit
         With ``coverage``: items that are missing in a run are counted and not taken for wrong.
 
     Examples
@@ -75,36 +80,21 @@ def compare(
     {'kind': 'broken', 'id': '3', 'old answer': 'd', 'new answer': 'x'}
     >>> result.gate(not_worse_than=0, inconclusive="pass").exit_code
     0
+    >>> old, new = old.assign(correct=[1, 1, 0.5, 0.5, 0, 0]), new.assign(correct=[1, 0.9, 0.5, 0, 0])
+    >>> graded = compare(old, new, tolerance=0.2)
+    >>> graded.worse.value, round(graded.loss_change.value, 3)
+    (0.2, -0.12)
     """
     settings = Settings(confidence=confidence, sample=sample, seed=seed, old_name=old_name, new_name=new_name)
-    chosen = Choices(kind, task, metric, filter, by, threshold, other_prompts)
+    chosen = Choices(kind, task, metric, filter, by, threshold, tolerance, other_prompts)
     return compare_chosen(old, new, chosen, settings, Origin("lowchurn.audit.compare(...)"))
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What :func:`compare` takes to read the runs and to compare them."""
-
-    kind: str = "auto"
-    task: str | Sequence[str] | None = None
-    metric: str | None = None
-    filter: str | None = None
-    by: str | Sequence[str] = ()
-    threshold: float | None = None
-    other_prompts: bool = False
-
-    @property
-    def given(self) -> dict[str, object]:
-        """Those that differ from their defaults."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) not in (f.default, [], None)}
 
 
 def compare_chosen(
     old: Run | TableLike, new: Run | TableLike, chosen: Choices, settings: Settings, origin: Origin
-) -> Audit:
+) -> Audit | NumberAudit:
     """Read both runs and compare them; by default the new one is read with the metrics (and filters) of the old one."""
-    if chosen.threshold is not None:
-        check_number("compare", "threshold", chosen.threshold, -math.inf, math.inf)
+    chosen.check()
     kind, task, by = chosen.kind, chosen.task, chosen.by
     before = old if isinstance(old, Run) else read_chosen(old, kind, task, chosen.metric, chosen.filter, by)
     metric = chosen.metric or before.metrics
@@ -115,7 +105,7 @@ def compare_chosen(
     return compare_runs(before, after, chosen, settings, origin)
 
 
-def compare_runs(old: Run, new: Run, chosen: Choices, settings: Settings, origin: Origin) -> Audit:
+def compare_runs(old: Run, new: Run, chosen: Choices, settings: Settings, origin: Origin) -> Audit | NumberAudit:
     """The audit of two runs."""
     _check_tasks(old, new)
     _check_metrics(old, new)
@@ -127,24 +117,31 @@ def compare_runs(old: Run, new: Run, chosen: Choices, settings: Settings, origin
         *_check_prompts(before, after, pairs, chosen.other_prompts),
         *dict.fromkeys(old.notes + new.notes),
     ]
-    words = [_words(side, rows, chosen.threshold) for side, rows in ((before, pairs[0]), (after, pairs[1]))]
+    numbers = chosen.threshold is None and (chosen.tolerance is not None or old.graded or new.graded)
+    values = [[float(run["outcome"][i]) for i in rows] for run, rows in ((before, pairs[0]), (after, pairs[1]))]
     keys = [name for name in KEY if _is_key(name, before, pairs[0])]
     slices = [*(["task"] if len({before["task"][i] for i in pairs[0]}) > 1 else []), *new.by]
     shared = {name: [before[name][i] for i in pairs[0]] for name in keys}
-    of_new = {name: [after[name][j] for j in pairs[1]] for name in new.by} | {"expected": ["right"] * len(pairs[0])}
+    of_new = {name: [after[name][j] for j in pairs[1]] for name in new.by}
+    outcomes: list[list[Any]] = [*values]
+    if numbers:
+        columns: dict[str, Any] = {"gain": "outcome", "tolerance": chosen.tolerance or 0.0}
+    else:
+        columns = {"prediction": "outcome", "label": "expected"}
+        of_new["expected"] = ["right"] * len(pairs[0])
+        outcomes = [_words(each, chosen.threshold) for each in values]
     if "epoch" in keys:
         of_new["item"] = [item_name(before["task"][i], before["id"][i]) for i in pairs[0]]
     used = replace(
         settings,
         id=keys,
-        prediction="outcome",
-        label="expected",
+        **columns,
         by=slices,
         group="item" if "epoch" in keys else None,
         old_name=settings.old_name or old.model,
         new_name=settings.new_name or new.model,
     )
-    tables = (pa.table(shared | {"outcome": words[0]}), pa.table(shared | of_new | {"outcome": words[1]}))
+    tables = (pa.table(shared | {"outcome": outcomes[0]}), pa.table(shared | of_new | {"outcome": outcomes[1]}))
     found = audit_tables(*tables, used, origin)
     sources = [
         replace(describe_files(run.path, run.files, name), rows=len(run.table))
@@ -163,8 +160,8 @@ def compare_runs(old: Run, new: Run, chosen: Choices, settings: Settings, origin
     )
 
 
-def regression_gate(audit: Audit, limits: Mapping[str, object]) -> Gate:
-    """The limits of a comparison: by default FAIL where a fall in accuracy is shown, over all items or in a task."""
+def regression_gate(audit: Outcome, limits: Mapping[str, object]) -> Gate:
+    """The limits of a comparison: by default FAIL where a fall in the mean is shown, over all items or in a task."""
     if not {*limits} - {"inconclusive", "never_break"}:
         tasks = any(s.column == "task" for s in audit.slices)
         limits = {"not_worse_than": 0.0, **({"slices": {"task": {"not_worse_than": 0.0}}} if tasks else {}), **limits}
@@ -250,14 +247,8 @@ def _check_prompts(old: Columns, new: Columns, pairs: Pairs, allowed: bool) -> l
     )
 
 
-def _words(run: Columns, rows: Iterable[int], threshold: float | None) -> list[str]:
+def _words(values: Iterable[float], threshold: float | None) -> list[str]:
     """Outcomes as right and wrong."""
-    values = [float(run["outcome"][i]) for i in rows]
-    if threshold is None and (graded := {*values} - {0.0, 1.0}):
-        raise ValueError(
-            f"compare: outcomes must be right or wrong, got numbers such as {min(graded):g}. Give the least number "
-            "that counts as right with threshold=, or choose another metric with metric=."
-        )
     least = 1.0 if threshold is None else threshold
     return ["right" if value >= least else "wrong" for value in values]
 
@@ -277,11 +268,15 @@ def _changed(
     found: list[dict[str, object]] = []
     for flip in flips:
         i, j = place[tuple(flip[name] for name in keys)]
-        row: dict[str, object] = {"kind": "broken" if flip["old"] == "right" else "fixed"}
-        row |= {name: flip[name] for name in keys}
+        numbers = "move" in flip  # these are in the order of their size, and an outcome is its own gain
+        row: dict[str, object] = {"kind": flip["kind"] if numbers else "broken" if flip["old"] == "right" else "fixed"}
+        row |= {name: flip[name] for name in (*keys, *(("old", "new", "move") if numbers else ()))}
         texts = {"expected": new["target"][j], "old answer": old["answer"][i], "new answer": new["answer"][j]}
         row |= {name: text[:LONGEST_ANSWER] for name, text in texts.items() if text is not None}
-        found.append(row | {name: value for name, value in flip.items() if name not in (*keys, "old", "new", "label")})
+        ours = (*keys, "kind", "old", "new", "label", "old loss", "new loss", "move")
+        found.append(row | {name: value for name, value in flip.items() if name not in ours})
+    if any("move" in flip for flip in found):
+        return found
     return sorted(found, key=lambda flip: (str(flip["kind"]), *(_natural(flip[name]) for name in keys)))
 
 

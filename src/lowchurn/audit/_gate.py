@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from lowchurn._checks import check_choice, check_number, unknown_name
-from lowchurn._display import interval_text, share_text
-from lowchurn._estimates import Estimate, paired_difference, proportion
+from lowchurn._estimates import Estimate
 from lowchurn._terminal import printable
 from lowchurn.audit import _statistics as stats
+from lowchurn.audit._rules import DECISIONS, Rule, Rules, check_share
 
 if TYPE_CHECKING:
     from lowchurn.audit._review import Review
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 POLICIES = ("fail", "warn", "pass")
+SHARES = ("max_churn", "max_broken", "max_moved", "max_worse")
 L = TypeVar("L", bound="Limits")
 
 
@@ -41,14 +42,20 @@ class Limits:
     max_broken: float | None = None
     """Largest share of labelled rows that may go from right to wrong."""
     not_worse_than: float | None = None
-    """How far the accuracy may fall."""
+    """How far the accuracy may fall; of numbers, how far the mean loss may rise, in units of the loss."""
     min_rows: int | None = None
     """Fewest rows to judge on. Slices with fewer are listed, not judged; a whole table with fewer is inconclusive."""
+    max_moved: float | None = None
+    """Largest share of numbers that may move by more than the tolerance."""
+    max_worse: float | None = None
+    """Largest share of rows whose loss may grow by more than the tolerance."""
 
     def __post_init__(self) -> None:
-        for name in ("max_churn", "max_broken", "not_worse_than"):
+        for name in SHARES:
             if (value := getattr(self, name)) is not None:
-                _check_share(name, value)
+                check_share(name, value)
+        if self.not_worse_than is not None:
+            check_number("gate", "not_worse_than", self.not_worse_than, 0, math.inf, open_high=True)
         rows = self.min_rows
         if rows is not None and (not isinstance(rows, int) or isinstance(rows, bool) or rows < 0):
             raise ValueError(f"gate: min_rows must be a whole number of rows, got {self.min_rows!r}.")
@@ -58,23 +65,15 @@ class Limits:
         return {f.name: value for f in fields(Limits) if (value := getattr(self, f.name)) is not None}
 
 
-def _check_share(name: str, value: float) -> None:
-    try:
-        check_number("gate", name, value, 0, 1)
-    except ValueError as error:
-        percent = isinstance(value, int | float) and not isinstance(value, bool) and 1 < value <= 100
-        hint = f" It is a share: {value:g} percent is {value / 100:g}." if percent else ""
-        raise ValueError(f"{error}{hint}") from None
-
-
 @dataclass(frozen=True)
 class Gate(Limits):
     """Limits for all rows and for slices.
 
     Parameters
     ----------
-    max_churn, max_broken, not_worse_than, min_rows : optional
-        See :class:`Limits`.
+    max_churn, max_broken, not_worse_than, min_rows, max_moved, max_worse : optional
+        See :class:`Limits`. ``max_churn`` and ``max_broken`` are limits of decisions, ``max_moved`` and ``max_worse``
+        of numbers.
     slices : mapping, optional
         Limits by slice: the name of a slice column (``"country"``: each of its values), one value
         (``"country=DE"``, which then overrides its column) or ``"*"`` (each slice of every column).
@@ -82,7 +81,8 @@ class Gate(Limits):
         What an INCONCLUSIVE verdict means for a pipeline: exit code 3, or 0 with or without a warning.
     never_break : list of str, optional
         Slices (``"country=DE"``) and ids of which no row may go from right to wrong: a single one fails. Several key
-        columns are joined by a slash (``"gsm8k/17"``); the first ones alone mean all rows that begin so.
+        columns are joined by a slash (``"gsm8k/17"``); the first ones alone mean all rows that begin so. Of numbers,
+        none may get worse by more than the tolerance.
 
     Examples
     --------
@@ -152,7 +152,7 @@ class Check:
     """One limit, judged."""
 
     name: str
-    """The limit: ``max_churn``, ``max_broken``, ``not_worse_than``, ``min_rows`` or ``never_break``."""
+    """The limit, such as ``max_churn``, ``not_worse_than``, ``min_rows`` or ``never_break``."""
     where: str
     """The slice, or ``all rows``."""
     outcome: str
@@ -163,6 +163,10 @@ class Check:
     words: str
     more_labels: float = math.nan
     """Labelled disagreements beyond those at hand that would settle it, where it is judged by a review."""
+    allowed: str = ""
+    """The limit in words."""
+    measured: str = ""
+    """The figure in words."""
 
     def __str__(self) -> str:
         return printable(f"{self.outcome}: {self.words}")
@@ -237,17 +241,19 @@ def judge(
     slices: Sequence[tuple[str, Evidence]],
     confidence: float,
     protected: Sequence[Protected] = (),
+    rules: Rules = DECISIONS,
 ) -> Verdict:
     """Judge every limit.
 
     A slice fails on an interval widened for the number of slices under the same rule (Bonferroni), since the
     worst of many slices looks bad by chance; to pass, each must pass at the plain level, which needs no correction.
     """
+    rules.check(gate)
     checks: list[Check] = []
     unjudged: list[str] = []
     if gate.min_rows is not None:
         checks.append(_min_rows(whole.where, whole.rows, gate.min_rows))
-    checks += _judge_limits(gate, whole, confidence, confidence)
+    checks += _judge_limits(gate, rules, whole, confidence, confidence)
     for rule, limits in gate.slices.items():
         chosen = [rows for column, rows in slices if _matches(rule, column, rows.where, gate.slices)]
         known = {column for column, _ in slices} | {rows.where for _, rows in slices} | {"*"}
@@ -257,12 +263,10 @@ def judge(
         judged = [rows for rows in chosen if rows.rows >= least]
         unjudged += [f"{rows.where} ({rows.rows:,} rows)" for rows in chosen if rows.rows < least]
         for rows in judged:
-            checks += _judge_limits(limits, rows, confidence, 1 - (1 - confidence) / len(judged))
-    checks += map(_never_break, protected)
+            checks += _judge_limits(limits, rules, rows, confidence, 1 - (1 - confidence) / len(judged))
+    checks += [_never_break(rows, rules) for rows in protected]
     if not checks and not unjudged:
-        raise ValueError(
-            "gate: set at least one limit: max_churn, max_broken, not_worse_than, min_rows, slices or never_break."
-        )
+        raise ValueError(f"gate: set at least one limit: {', '.join(rules.limits)}, min_rows, slices or never_break.")
     outcomes = {check.outcome for check in checks}
     outcome = FAIL if FAIL in outcomes else INCONCLUSIVE if INCONCLUSIVE in outcomes or not checks else PASS
     return Verdict(outcome, tuple(checks), tuple(unjudged), gate)
@@ -282,56 +286,39 @@ def _min_rows(where: str, n: int, limit: int) -> Check:
     more = limit - n if n < limit else math.nan
     missing = f"{more:,} more are needed for the {limit:,} asked." if n < limit else f"at least {limit:,} asked."
     outcome = INCONCLUSIVE if n < limit else PASS
-    return Check("min_rows", where, outcome, limit, estimate, more, f"{where}: {n:,} rows, {missing}")
+    words = f"{where}: {n:,} rows, {missing}"
+    return Check("min_rows", where, outcome, limit, estimate, more, words, allowed=f"{limit:,}", measured=f"{n:,}")
 
 
-def _never_break(rows: Protected) -> Check:
+def _never_break(rows: Protected, rules: Rules) -> Check:
     n, broken = rows.rows, rows.broken
     estimate = Estimate(float(broken), float(broken), float(broken), n, "counted", float(n))
     if n == 0:
-        outcome, words = (
-            INCONCLUSIVE,
-            "no row of it has a label and is in both tables, so it is not known whether it broke.",
-        )
+        known = f"no row of it has {rules.truth} and is in both tables, so it is not known whether it broke."
+        outcome, words = INCONCLUSIVE, known
     elif broken:
-        outcome, words = FAIL, f"{broken:,} of {n:,} rows went from right to wrong, none may."
+        outcome, words = FAIL, f"{broken:,} of {n:,} rows {rules.broke}, none may."
     else:
-        outcome, words = PASS, f"0 of {n:,} rows went from right to wrong."
-    return Check("never_break", rows.name, outcome, 0, estimate, math.nan, f"{rows.name}: {words}")
+        outcome, words = PASS, f"0 of {n:,} rows {rules.broke}."
+    shown = f"{broken:,} of {n:,} rows broken"
+    text = f"{rows.name}: {words}"
+    return Check("never_break", rows.name, outcome, 0, estimate, math.nan, text, allowed="0", measured=shown)
 
 
-class _Rule(NamedTuple):
-    """What a limit is about, and the words of its outcomes."""
-
-    quantity: str
-    noun: str
-    kept: str = "limit"
-    broken: str = "above the limit"
-    signed: bool = False
-    """A change, of which the fall has to stay below the limit."""
+def _judge_limits(limits: Limits, rules: Rules, rows: Evidence, confidence: float, strict: float) -> list[Check]:
+    given = {name: getattr(limits, name) for name in rules.limits}
+    return [_judge(name, limit, rules, rows, confidence, strict) for name, limit in given.items() if limit is not None]
 
 
-RULES = {
-    "max_churn": _Rule("churn", "changed decisions"),
-    "max_broken": _Rule("broken", "broken decisions"),
-    "not_worse_than": _Rule("accuracy_change", "change in accuracy", "not worse than", "worse than", signed=True),
-}
-
-
-def _judge_limits(limits: Limits, rows: Evidence, confidence: float, strict: float) -> list[Check]:
-    given = {name: getattr(limits, name) for name in RULES}
-    return [_judge(name, limit, rows, confidence, strict) for name, limit in given.items() if limit is not None]
-
-
-def _judge(name: str, limit: float, rows: Evidence, confidence: float, strict: float) -> Check:
+def _judge(name: str, limit: float, rules: Rules, rows: Evidence, confidence: float, strict: float) -> Check:
     """One limit: passed at the plain confidence, failed at the stricter one of many slices, or open."""
-    rule = RULES[name]
+    rule = rules.limits[name]
     estimate, wide = rows.estimate(rule.quantity, confidence), rows.estimate(rule.quantity, strict)
+    shown, measured = rule.allowed(limit), rule.measured(estimate)
     if not estimate.defined:
-        words = f"{rows.where}: {rule.noun} undefined, since {_why_undefined(rows)}."
-        return Check(name, rows.where, INCONCLUSIVE, limit, estimate, math.inf, words)
-    harm, wide_harm = (_mirrored(estimate), _mirrored(wide)) if rule.signed else (estimate, wide)
-    shown = share_text(0.0 - limit if rule.signed else limit, rule.signed)  # no negative zero
+        words = f"{rows.where}: {rule.noun} undefined, since {_why_undefined(rows, rules)}."
+        return Check(name, rows.where, INCONCLUSIVE, limit, estimate, math.inf, words, math.nan, shown, measured)
+    harm, wide_harm = rule.harm(estimate), rule.harm(wide)
     review = None if rule.quantity == "churn" else rows.review
     more_rows = more_labels = math.nan
     if harm.high <= limit:
@@ -343,25 +330,12 @@ def _judge(name: str, limit: float, rows: Evidence, confidence: float, strict: f
         needed = _rows_needed(rule, harm, limit, rows, strict if harm.value > limit else confidence)
         outcome, (words, more_rows, more_labels) = INCONCLUSIVE, _remedy(harm, limit, shown, needed, review)
     source = "" if review is None else f", from the review of {review.labels:,} of {review.disputed:,} disagreements"
-    text = f"{rows.where}: {rule.noun} {interval_text(estimate, rule.signed)}{source}{words}"
-    return Check(name, rows.where, outcome, limit, estimate, more_rows, text, more_labels)
+    text = f"{rows.where}: {rule.noun} {measured}{source}{words}"
+    return Check(name, rows.where, outcome, limit, estimate, more_rows, text, more_labels, shown, measured)
 
 
-def _mirrored(change: Estimate) -> Estimate:
-    """The loss of accuracy, for the change in it."""
-    return replace(change, value=-change.value, low=-change.high, high=-change.low)
-
-
-def _rows_needed(rule: _Rule, harm: Estimate, limit: float, rows: Evidence, confidence: float) -> float:
-    rates = [rows.estimate(kind, confidence).value for kind in ("fixed", "broken")] if rule.signed else []
-
-    def at(size: float) -> Estimate:
-        n = max(1, round(size))
-        if rule.signed:
-            return _mirrored(paired_difference(rates[0], rates[1], n, confidence, size))
-        return proportion(harm.value, n, confidence, size)
-
-    return stats.rows_needed(harm, limit, at)
+def _rows_needed(rule: Rule, harm: Estimate, limit: float, rows: Evidence, confidence: float) -> float:
+    return stats.rows_needed(harm, limit, rule.at(harm, rows.estimate, confidence))
 
 
 def _remedy(harm: Estimate, limit: float, shown: str, needed: float, review: Review | None) -> tuple[str, float, float]:
@@ -387,10 +361,11 @@ def _remedy(harm: Estimate, limit: float, shown: str, needed: float, review: Rev
     return f"{state}: about {more:,.0f} more {what} would settle it at these rates.", more_rows, more_labels
 
 
-def _why_undefined(rows: Evidence) -> str:
+def _why_undefined(rows: Evidence, rules: Rules) -> str:
+    if rules is not DECISIONS:
+        return rules.missing
     if rows.review is not None:
         return "no disagreement has an answer yet"
-    why = "there are no labelled rows. Give a label column"
     if rows.is_slice:
-        return f"{why}; answers to disagreements are judged over all rows only"
-    return f"{why}, or answers to disagreements"
+        return f"{rules.missing}; answers to disagreements are judged over all rows only"
+    return f"{rules.missing}, or answers to disagreements"

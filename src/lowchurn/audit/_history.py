@@ -245,7 +245,7 @@ def _join(engine: Engine, opened: Mapping[str, Opened], columns: Columns, strict
 
 
 def _check_answers(engine: Engine, table: Table, columns: Columns) -> None:
-    """Refuse scores given for labels, and what is no class of the scores of another release."""
+    """Refuse scores given for labels, and what is not a class of the scores of another release."""
     decisions = {side: table[f"d{i}"] for i, side in enumerate(columns.sides)}
     answers = table.select(**decisions, **({"label": table.label} if "label" in table.columns else {}), n=1)
     for side, number in engine.fetch_row(counts.distinct_answers(answers, columns.sides)).items():
@@ -276,7 +276,11 @@ def _refuse(engine: Engine, sides: Mapping[str, Table], sizes: Mapping[str, int]
         found = engine.fetch_row(joins.row_checks(rows)) | engine.fetch_row(joins.key_checks(rows))
         for name, message in UNMATCHED.items():
             if found[name]:
-                words = {"ids": ", ".join(columns.id), "decision": columns.side(side).words()}
+                words = {
+                    "ids": ", ".join(columns.id),
+                    "outcome": columns.outcome,
+                    "decision": columns.side(side).words(),
+                }
                 raise ValueError("audit: " + message.format(n=found[name], rows=sizes[side], side=side, **words))
         if found["repeated"]:
             raise ValueError(

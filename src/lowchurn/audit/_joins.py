@@ -2,7 +2,8 @@
 
 The columns of a pair are the ids ``k0, k1, ...``, both decisions ``old`` and ``new``, and where they are known
 ``label``, the weight ``w``, the group ``g`` and the slice columns ``b0, b1, ...``. A row without a partner is a pair
-too, in which everything of the other side is missing; ``side`` is where the id comes from.
+too, in which everything of the other side is missing; ``side`` is where the id comes from. Numbers are
+decisions of the type float64 here, their label is the target, and ``l_o`` and ``l_n`` are losses that are columns.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def project(table: Table, columns: Columns, side: str, other: Sequence[str]) -> 
     else:
         chosen["p1"] = table[predicted.score].cast("float64")  # the first of the two classes has the rest
     chosen["decision"] = _decision(table, predicted, columns)
+    if predicted.loss is not None:
+        chosen["loss"] = known(table[predicted.loss].cast("float64"))
     extras = {"label": columns.label, "w": columns.weight, "g": columns.group}
     extras |= {f"b{i}": name for i, name in enumerate((*columns.by, *columns.features))}
     for role, name in extras.items():
@@ -251,6 +254,8 @@ def compared_pair(both: Table, columns: Columns, soft: bool = False, odd_labels:
         if len(labels) > 1:
             chosen["conflict"] = (labels[0] != labels[1]).fill_null(False)
     chosen |= {name: sides[name] for name in ("w", "g", *_numbered(sides, "b")) if name in sides}
+    if "loss" in sides:
+        chosen |= {"l_o": both.o_loss, "l_n": both.n_loss}
     if soft:
         chosen |= _soft_columns(both, columns, chosen.get("label"), odd_labels)
     return both.select(**chosen)

@@ -25,7 +25,7 @@ FIRST_ROWS = 100_000
 # on_mismatch="inner", those of the last are about columns of probabilities.
 UNMATCHED = {
     "no_id": "{n:,} of {rows:,} rows of the {side} table have no id in {ids}.",
-    "no_decision": "{n:,} of {rows:,} rows of the {side} table have no decision ({decision}). "
+    "no_decision": "{n:,} of {rows:,} rows of the {side} table have no {outcome} ({decision}). "
     "Leave them out on both sides, or use on_mismatch='inner'.",
 }
 REFUSED = {
@@ -78,7 +78,7 @@ class Joined:
     """The joined rows and what was found on the way."""
 
     pairs: Table
-    """The judged rows of both tables; not stored, so that reading them reads the tables."""
+    """The judged rows of both tables; stored where they are numbers, otherwise reading them reads the tables."""
     counted: Counted
     rows: Rows
     soft: bool
@@ -99,6 +99,8 @@ class Sides:
     soft: bool = False
     odd_labels: bool = False
     """Some labels are none of the classes of the probabilities."""
+    stored: Table | None = None
+    """All pairs, where outcomes are numbers: no two of them need to be the same, so there is nothing to group by."""
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -110,7 +112,7 @@ class Sides:
         return joins.compared_pair(both, self.columns, soft, self.odd_labels)
 
     def judged_pairs(self) -> Table:
-        pairs = self.pairs("inner")
+        pairs = self.pairs("inner") if self.stored is None else self.stored
         return pairs.filter(joins.judged(pairs))
 
     def judged_rows(self, side: str) -> Table:
@@ -141,9 +143,14 @@ class Sides:
 
     def count(self) -> Counted:
         """The one pass over both tables."""
+        self.stored = None
         cuts, notes = self.cuts()
         grouped = self.columns.group is not None
         groups, _ = self.values("g", 0) if grouped else (0, "")
+        if self.columns.numbers is not None:
+            self.stored = self.engine.keep(self.pairs(), sum(self.rows))
+            cells = parts.every_row(self.stored)
+            return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
         pairs = self.engine.share(self.pairs(soft=self.soft))
         unit = None
         if self.soft or grouped:
@@ -171,7 +178,7 @@ def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, stri
     if any(left):
         notes.append(
             f"Judging the common ids alone left out {left[0]:,} of {n_old:,} old and {left[1]:,} of {n_new:,} new rows "
-            "(no partner, a repeated id or no decision): the figures are about the others only."
+            f"(no partner, a repeated id or no {columns.outcome}): the figures are about the others only."
         )
     if used < paired:
         notes.append(f"{paired - used:,} rows of weight 0 are left out.")
@@ -199,7 +206,7 @@ def _check_sides(sides: Sides) -> list[str]:
                 found |= sides.engine.fetch_row(joins.proba_checks(rows, tolerance))
         _check_side(side, found, sides.columns, sides.strict, tolerance)
         # A look at some rows, so that scores are refused before each of them is counted.
-        if values(sides.engine, rows, "decision", FIRST_ROWS) > MOST_CLASSES:
+        if sides.columns.numbers is None and values(sides.engine, rows, "decision", FIRST_ROWS) > MOST_CLASSES:
             check_decisions(side, values(sides.engine, rows, "decision"), sides.columns)
         if found.get("outside") or found.get("no_proba"):
             notes.append(f"Scores of the {side} table are not all in [0, 1], so they are not taken for probabilities.")
@@ -249,8 +256,9 @@ def _check_pairs(sides: Sides, counted: Counted) -> None:
         raise ValueError(f"audit: the tables have no id of {names} in common ({n_old:,} old and {n_new:,} new rows).")
     if checks.get("conflicts"):
         raise ValueError(
-            f"audit: the two tables have different labels for {checks['conflicts']:,} ids, such as "
-            f"{shown_ids(sides.engine, counts.contradicting(cells))}. Keep the label column in one of them."
+            f"audit: the two tables have different {sides.columns.truth}s for {checks['conflicts']:,} ids, such as "
+            f"{shown_ids(sides.engine, counts.contradicting(cells))}. "
+            f"Keep the {sides.columns.truth} column in one of them."
         )
 
 
@@ -316,6 +324,7 @@ def _check_side(side: str, found: dict[str, Any], columns: Columns, strict: bool
                 rows=found["rows"],
                 side=side,
                 ids=", ".join(columns.id),
+                outcome=columns.outcome,
                 decision=predicted.words(),
                 weight=columns.weight,
                 group=columns.group,

@@ -111,17 +111,22 @@ def returns(rows: Table, releases: int) -> dict[str, Column]:
     return found | {"back": _total(list(found.values())) > 0}
 
 
-def sums(rows: Table, conditions: Mapping[str, Column], by: Mapping[str, Column]) -> Table:
+def sums(
+    rows: Table, conditions: Mapping[str, Column], by: Mapping[str, Column], also: Mapping[str, Column] | None = None
+) -> Table:
     """By slice or unit, the rows of which each condition is true (``n_changed0-3``).
 
-    Where rows have weights, also the sums of these (``w_changed0-3``) and of their squares (``v_changed0-3``).
+    Where rows have weights, also the sums of these (``w_changed0-3``) and of their squares (``v_changed0-3``). Columns
+    of ``also`` are summed under their names.
     """
+    also = also or {}
     names = list(conditions)
     weights = [rows.w, rows.w * rows.w] if "w" in rows.columns else []
     held = rows.select(
         **by,
         **{f"x{i}": conditions[name].fill_null(False) for i, name in enumerate(names)},
         **{f"y{i}": weight for i, weight in enumerate(weights)},
+        **{f"z{i}": column for i, column in enumerate(also.values())},
     )
     wanted = {}
     for i, name in enumerate(names):
@@ -129,6 +134,7 @@ def sums(rows: Table, conditions: Mapping[str, Column], by: Mapping[str, Column]
         wanted[f"n_{name}"] = _count_if(hit).fill_null(0)  # of no rows DuckDB counts none, not 0
         for k, letter in enumerate("wv"[: len(weights)]):
             wanted[f"{letter}_{name}"] = hit.ifelse(held[f"y{k}"], 0.0).sum().fill_null(0.0)
+    wanted |= {name: held[f"z{i}"].sum().fill_null(0.0) for i, name in enumerate(also)}
     return held.group_by(list(by)).aggregate(**wanted) if by else held.aggregate(**wanted)
 
 

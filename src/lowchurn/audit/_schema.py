@@ -10,7 +10,7 @@ from typing import Any
 
 @cache
 def schema(kind: str) -> dict[str, Any]:
-    """The JSON Schema of ``"audit"`` or ``"history"``."""
+    """The JSON Schema of ``"audit"``, ``"numbers"`` or ``"history"``."""
     found: dict[str, Any] = json.loads(files("lowchurn.audit").joinpath("schema", f"{kind}.json").read_text("utf-8"))
     return found
 

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard, cast
 from xml.etree import ElementTree
 
 from lowchurn._display import brief_share, interval_text, share_text
 from lowchurn._estimates import Estimate
 from lowchurn._html import clean, render
 from lowchurn._terminal import printable
-from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Check, Verdict
-from lowchurn.audit._markdown import cell as _cell
+from lowchurn.audit import _number_summary as numbers
+from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS, Verdict
+from lowchurn.audit._markdown import cell
+from lowchurn.audit._words import (
+    MOST_ITEMS,
+    MOST_SLICES,
+    audited_lines,
+    check_row,
+    item_of,
+    item_table,
+    p_equals,
+    p_text,
+    short,
+    table_lines,
+)
 
 if TYPE_CHECKING:
+    from lowchurn.audit._audited import Outcome
     from lowchurn.audit._inference import Slice
+    from lowchurn.audit._number_result import NumberAudit
     from lowchurn.audit._result import Audit
     from lowchurn.audit._review import Review
 
@@ -38,31 +52,12 @@ SOFT = (
     ("calibration_error_new", "calibration error after (ECE, 15 bins)"),
     ("calibration_error_change", "change in calibration error"),
 )
-MOST_SLICES = 50  # of evaluation runs, in words
-MOST_ITEMS = 20
-HEADLINES = {
-    PASS: "It may ship: every limit is kept, even at the unfavourable end of its interval.",
-    FAIL: "It should not ship: a limit is broken, even at the favourable end of its interval.",
-    INCONCLUSIVE: "Not settled: an interval straddles its limit, or evidence is missing.",
-}
 
 
-def number_text(estimate: Estimate) -> str:
-    """A number that is no share, with its interval."""
+def _soft_text(estimate: Estimate) -> str:
     if not estimate.defined:
         return "undefined"
     return f"{estimate.value:.4g} ({estimate.low:.4g} to {estimate.high:.4g})"
-
-
-def p_text(p: float) -> str:
-    """A p-value in words."""
-    return "undefined" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.4f}"
-
-
-def p_equals(p: float) -> str:
-    """The same behind a letter: " = 0.0100" or " < 0.0001"."""
-    text = p_text(p)
-    return f" {text}" if text.startswith("<") else f" = {text}"
 
 
 def shares(audit: Audit) -> list[tuple[str, str, bool]]:
@@ -74,8 +69,17 @@ def shares(audit: Audit) -> list[tuple[str, str, bool]]:
     ]
 
 
-def headline(audit: Audit, review: Review | None = None) -> str:
+def is_numbers(audit: Outcome) -> TypeGuard[NumberAudit]:
+    """Whether outcomes are numbers."""
+    return audit.kind == "numbers"
+
+
+def headline(audit: Outcome, review: Review | None = None) -> str:
     """One sentence about what changed; accuracy comes from a review where rows lack labels, as in the gate."""
+    return numbers.headline(audit) if is_numbers(audit) else _headline(cast("Audit", audit), review)
+
+
+def _headline(audit: Audit, review: Review | None) -> str:
     rows = f"{audit.rows.paired:,}"
     noun = "decisions" if audit.coverage is None else "outcomes"
     if audit.identical and audit.coverage is not None:
@@ -99,9 +103,17 @@ def headline(audit: Audit, review: Review | None = None) -> str:
     return f"{changed}; accuracy {interval_text(change, signed=True)}{source}: {better}."
 
 
-def text(audit: Audit, review: Review | None = None) -> str:
+def text(audit: Outcome, review: Review | None = None) -> str:
     """For the terminal; names and values of the data are shown without control characters."""
     lines = [headline(audit, review)]
+    lines += numbers.lines(audit) if is_numbers(audit) else _lines(cast("Audit", audit))
+    lines += [f"  note: {note}" for note in audit.notes]
+    return "\n".join(map(printable, lines))
+
+
+def _lines(audit: Audit) -> list[str]:
+    """The figures, slices and drivers of decisions."""
+    lines = []
     for name, words, signed in shares(audit):
         estimate = getattr(audit, name)
         if estimate.defined:
@@ -110,7 +122,7 @@ def text(audit: Audit, review: Review | None = None) -> str:
         lines.append(f"  {audit.mcnemar.method}: p{p_equals(audit.mcnemar.p_value)}")
     for name, words in SOFT:
         if name in audit.soft and audit.soft[name].defined:
-            lines.append(f"  {words:<34} {number_text(audit.soft[name])}")
+            lines.append(f"  {words:<34} {_soft_text(audit.soft[name])}")
     lines += [
         f"  slice {s.name}: accuracy {interval_text(s.accuracy_change, signed=True)}, q{p_equals(s.q_value)}"
         for s in _changed_slices(audit)[:5]
@@ -118,12 +130,10 @@ def text(audit: Audit, review: Review | None = None) -> str:
     ]
     if audit.coverage is not None:
         lines += _run_lines(audit)
-    lines += [
+    return lines + [
         f"  more flips than chance in {s.name}: {interval_text(s.churn)}, {s.lift:.1f} times the overall rate"
         for s in audit.drivers[:5]
     ]
-    lines += [f"  note: {note}" for note in audit.notes]
-    return "\n".join(map(printable, lines))
 
 
 def _run_lines(audit: Audit) -> list[str]:
@@ -154,70 +164,45 @@ def broken_items(audit: Audit) -> list[dict[str, object]]:
     return [flip for flip in audit.flips if flip.get("kind") == "broken"]
 
 
-def item_of(audit: Audit, flip: Mapping[str, object]) -> str:
-    """How an item is named in ``never_break``."""
-    return "/".join(str(flip[name]) for name in audit.columns.id)
-
-
-def short(value: object, most: int) -> str:
-    """One line of text, cut off where it is long."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def _table(head: str, rows: list[str]) -> list[str]:
-    return [f"| {row} |" for row in (head, " | ".join("---" for _ in head.split(" | ")), *rows)]
-
-
-def _check_row(check: Check) -> str:
-    signed = check.name == "not_worse_than"
-    if check.name == "min_rows":
-        allowed, shown = f"{check.limit:,.0f}", f"{check.estimate.n:,}"
-    elif check.name == "never_break":
-        allowed, shown = "0", f"{check.estimate.value:,.0f} of {check.estimate.n:,} rows broken"
-    else:
-        allowed = share_text(0.0 - check.limit if signed else check.limit, signed)
-        shown = interval_text(check.estimate, signed)
-    for more, noun in ((check.more_rows, "rows"), (check.more_labels, "labels")):
-        if check.outcome == INCONCLUSIVE and math.isfinite(more):
-            shown += f"; about {more:,.0f} more {noun} needed"
-    return f"{check.outcome} | {_cell(check.where)} | `{check.name}` | {allowed} | {shown}"
-
-
 def _changed_slices(audit: Audit) -> list[Slice]:
     """Slices whose accuracy changed (false-discovery rate of 5 %), the largest fall first."""
     return sorted((s for s in audit.slices if s.q_value <= 0.05), key=lambda s: s.accuracy_change.value)
 
 
-def markdown(audit: Audit, verdict: Verdict | None = None, review: Review | None = None) -> str:
+def markdown(audit: Outcome, verdict: Verdict | None = None, review: Review | None = None) -> str:
     """For a comment on a pull request."""
     level = brief_share(audit.confidence)
     title = "Model audit" if audit.coverage is None else "Evaluation runs"
     lines = [f"## {title}{'' if verdict is None else ': ' + verdict.outcome}", "", headline(audit, review), ""]
     if verdict is not None:
-        lines += _table("verdict | where | limit | allowed | measured", [_check_row(c) for c in verdict.checks])
-        lines += ["", *(f"Not judged, too few rows: {_cell(name)}." for name in verdict.unjudged), ""]
-    rows = [f"{words} | {shown} | {estimate.n:,}" for words, estimate, shown in figures(audit)]
-    lines += _table(f"figure | value ({level} interval) | rows", rows)
-    if audit.coverage is not None:
-        lines += _run_tables(audit)
+        lines += table_lines("verdict | where | limit | allowed | measured", [check_row(c) for c in verdict.checks])
+        lines += ["", *(f"Not judged, too few rows: {cell(name)}." for name in verdict.unjudged), ""]
+    rows = [f"{cell(words)} | {shown} | {estimate.n:,}" for words, estimate, shown in figures(audit)]
+    lines += table_lines(f"figure | value ({level} interval) | rows", rows)
+    lines += numbers.tables(audit) if is_numbers(audit) else _tables(cast("Audit", audit))
+    if review is not None:
+        lines += ["", f"Review of the disagreements: {review}"]
+    lines += ["", *(f"Note: {cell(note)}" for note in audit.notes)]
+    lines += ["", *audited_lines(audit.provenance)]
+    return "\n".join(lines).rstrip().replace("\n\n\n", "\n\n") + "\n"
+
+
+def _tables(audit: Audit) -> list[str]:
+    """The slices and drivers of decisions."""
+    lines = [] if audit.coverage is None else _run_tables(audit)
     rows = [
-        f"{_cell(s.name)} | {s.rows:,} | {interval_text(s.accuracy_change, True)} | {p_text(s.q_value)}"
+        f"{cell(s.name)} | {s.rows:,} | {interval_text(s.accuracy_change, True)} | {p_text(s.q_value)}"
         for s in _changed_slices(audit)[:10]
         if audit.coverage is None
     ]
     if rows:
         lines += ["", "Slices whose accuracy changed (false-discovery rate 5 %):", ""]
-        lines += _table("slice | rows | change in accuracy | q", rows)
-    rows = [f"{_cell(s.name)} | {s.rows:,} | {interval_text(s.churn)} | {s.lift:.1f}" for s in audit.drivers[:10]]
+        lines += table_lines("slice | rows | change in accuracy | q", rows)
+    rows = [f"{cell(s.name)} | {s.rows:,} | {interval_text(s.churn)} | {s.lift:.1f}" for s in audit.drivers[:10]]
     if rows:
         lines += ["", "More flips than chance:", ""]
-        lines += _table("slice | rows | changed decisions | times the overall rate", rows)
-    if review is not None:
-        lines += ["", f"Review of the disagreements: {review}"]
-    lines += ["", *(f"Note: {_cell(note)}" for note in audit.notes)]
-    lines += ["", *_audited(audit)]
-    return "\n".join(lines).rstrip().replace("\n\n\n", "\n\n") + "\n"
+        lines += table_lines("slice | rows | changed decisions | times the overall rate", rows)
+    return lines
 
 
 def _run_tables(audit: Audit) -> list[str]:
@@ -225,56 +210,38 @@ def _run_tables(audit: Audit) -> list[str]:
     lines = []
     if slices := _surest(audit)[:MOST_SLICES]:
         rows = [
-            f"{_cell(s.name)} | {s.rows:,} | {share_text(s.accuracy_old.value)} | {share_text(s.accuracy_new.value)} | "
+            f"{cell(s.name)} | {s.rows:,} | {share_text(s.accuracy_old.value)} | {share_text(s.accuracy_new.value)} | "
             f"{interval_text(s.accuracy_change, True)} | {p_text(s.q_value)}"
             for s in slices
         ]
         lines += ["", "By slice, the surest change first (q: false-discovery rate over all slices):", ""]
-        lines += _table("slice | items | accuracy before | after | change | q", rows)
+        lines += table_lines("slice | items | accuracy before | after | change | q", rows)
     if broken := broken_items(audit)[:MOST_ITEMS]:
-        columns = [name for name in ("expected", "old answer", "new answer") if any(name in flip for flip in broken)]
-        rows = [
-            " | ".join(_cell(short(cell, 200)) for cell in (item_of(audit, flip), *(flip.get(c, "") for c in columns)))
-            for flip in broken
-        ]
         total = audit.whole.n["broken"]
         part = "" if total == len(broken) else f", {len(broken)} of {total:,}"
-        lines += ["", f"Broken items{part}:", "", *_table(" | ".join(("item", *columns)), rows)]
+        lines += ["", f"Broken items{part}:", "", *item_table(audit, broken, ("expected", "old answer", "new answer"))]
     return lines
 
 
-def _audited(audit: Audit) -> list[str]:
-    """What was audited: names of the models, files with their checksums, settings."""
-    made = audit.provenance
-    lines = []
-    for side, source in (("Old", made.old), ("New", made.new)):
-        known = [source.name, source.path, f"sha256 {source.sha256}" if source.sha256 else None]
-        shown = ", ".join(_cell(part) for part in known if part) or "a table in memory"
-        lines.append(f"- {side}: {shown}, {source.rows:,} rows")
-    if made.settings:
-        shown = ", ".join(
-            f"{_cell(name)} = {_cell(value)}{' (file)' if name in made.from_config else ''}"
-            for name, value in made.settings.items()
-        )
-        lines.append(f"- Settings: {shown}" + (f"; file: {_cell(made.config)}" if made.config else ""))
-    return [*lines, f"- lowchurn {made.lowchurn}"]
-
-
-def figures(audit: Audit) -> list[tuple[str, Estimate, str]]:
+def figures(audit: Outcome) -> list[tuple[str, Estimate, str]]:
     """Every figure: what it is, the estimate, and that in words."""
+    return numbers.figures(audit) if is_numbers(audit) else _figures(cast("Audit", audit))
+
+
+def _figures(audit: Audit) -> list[tuple[str, Estimate, str]]:
     known = [(words, getattr(audit, name), signed) for name, words, signed in shares(audit)]
     found = [(words, estimate, interval_text(estimate, signed)) for words, estimate, signed in known]
     soft = [(words, audit.soft[name]) for name, words in SOFT if name in audit.soft]
-    return [*found, *((words, estimate, number_text(estimate)) for words, estimate in soft)]
+    return [*found, *((words, estimate, _soft_text(estimate)) for words, estimate in soft)]
 
 
-def notebook(audit: Audit) -> str:
+def notebook(audit: Outcome) -> str:
     """A small table for notebooks."""
     values = {"level": brief_share(audit.confidence), "figures": figures(audit), "notes": audit.notes}
     return render("audit/templates/notebook.html.jinja", headline=headline(audit), **values)
 
 
-def junit(audit: Audit, verdict: Verdict) -> str:
+def junit(audit: Outcome, verdict: Verdict) -> str:
     """For a pipeline: a test case per check; FAIL is a failure, INCONCLUSIVE what the gate's policy makes of it."""
     outcomes = [check.outcome for check in verdict.checks]
     policy = verdict.gate.inconclusive

@@ -18,9 +18,11 @@ from lowchurn._terminal import printable
 from lowchurn.audit import Audit, Gate, Limits, Verdict
 from lowchurn.audit._answers import holds_answers
 from lowchurn.audit._audit import audit_tables
+from lowchurn.audit._audited import Outcome
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit._paths import files_of
 from lowchurn.audit._review import Review, ReviewPlan
+from lowchurn.audit._rules import DECISIONS
 from lowchurn.audit._settings import NAMES, Origin, Settings, read_config
 from lowchurn.audit._summary import junit, markdown, text
 from lowchurn.cli._printing import console_beside, print_line, print_written, rows_bar
@@ -29,6 +31,7 @@ from lowchurn.report._frontier_file import read_frontier
 
 DEFAULT_CONFIG = "lowchurn.toml"
 LIMITS = tuple(field.name for field in fields(Limits))
+OF_DECISIONS = ("disputed", "disputed_rows", "answers", "frontier", "margin", "power")
 FILES = ("html", "json", "junit", "markdown", "disputed")
 STYLES = {PASS: "bold green", FAIL: "bold red", INCONCLUSIVE: "bold yellow"}
 
@@ -39,9 +42,11 @@ def run_audit(given: Mapping[str, Any]) -> int:
     paths = asked.paths
     with rows_bar() as show:
         result = audit_tables(given["old"], given["new"], asked.settings, asked.origin, show)
-    review = result.with_labels(given["answers"]) if "answers" in given else None
+    review = plan = None
+    if isinstance(result, Audit):
+        review = result.with_labels(given["answers"]) if "answers" in given else None
+        plan = result.review_plan(given.get("margin", 0.005), given.get("power", 0.8))
     verdict = None if asked.gate is None else result.gate(asked.gate, review=review)
-    plan = result.review_plan(given.get("margin", 0.005), given.get("power", 0.8))
 
     # Everything is made before anything is written, so that a late error leaves no half of a release record.
     make: dict[str, Callable[[], str]] = {
@@ -49,7 +54,7 @@ def run_audit(given: Mapping[str, Any]) -> int:
         "json": lambda: result.to_json(verdict, review),
         "junit": lambda: junit(result, verdict) if verdict is not None else "",
         "markdown": lambda: markdown(result, verdict, review),
-        "disputed": lambda: result.disputed(given.get("disputed_rows")).to_csv(index=False),
+        "disputed": lambda: _disputed(result, given.get("disputed_rows")),
     }
     made: dict[PathLike, bytes | str] = {path: make[name]() for name, path in paths.items()}
     write_files(made)
@@ -57,6 +62,11 @@ def run_audit(given: Mapping[str, Any]) -> int:
     print_summary(console, result, verdict, None if result.fully_labelled else plan, review)
     print_written(paths.values(), console)
     return 0 if verdict is None else verdict.exit_code
+
+
+def _disputed(result: Outcome, rows: int | None) -> str:
+    assert isinstance(result, Audit)  # refused before otherwise
+    return str(result.disputed(rows).to_csv(index=False))
 
 
 @dataclass(frozen=True)
@@ -77,14 +87,21 @@ def _read_arguments(given: Mapping[str, Any]) -> _Asked:
     wanted, limits = read_limits(given, config["gate"])
     gate = Gate.from_dict(wanted) if wanted else None
     kept = [name for name in config["audit"] if name not in flags]
-    kept += [name for name in dict(_flat(config["gate"], "gate.")) if name not in limits]
+    kept += [name for name in dict(flat(config["gate"], "gate.")) if name not in limits]
     paths = {name: given[name] for name in FILES if name in given}
     _check_paths(given, paths, path)
     if "junit" in paths and gate is None:
         raise ValueError("audit: junit needs limits to judge. Set one, such as max_churn=0.03.")
+    settings = Settings(**(config["audit"] | flags))
+    if settings.numeric:
+        for name in OF_DECISIONS:
+            if name in given:
+                raise ValueError(f"audit: {name}= is about decisions, and these are numbers. Leave it out.")
+    elif gate is not None:
+        DECISIONS.check(gate)
     frontier = read_frontier(given["frontier"]) if "frontier" in given else None
-    origin = Origin(command_line(), path, tuple(kept), {} if gate is None else dict(_flat(gate.given, "gate.")))
-    return _Asked(Settings(**(config["audit"] | flags)), gate, paths, frontier, origin)
+    origin = Origin(command_line(), path, tuple(kept), {} if gate is None else dict(flat(gate.given, "gate.")))
+    return _Asked(settings, gate, paths, frontier, origin)
 
 
 def command_line() -> str:
@@ -127,18 +144,18 @@ def _check_paths(given: Mapping[str, Any], paths: Mapping[str, str], config: str
             )
 
 
-def _flat(table: Mapping[str, object], start: str) -> Iterator[tuple[str, object]]:
+def flat(table: Mapping[str, object], start: str) -> Iterator[tuple[str, object]]:
     """Nested tables as dotted names: ``gate.slices.country.max_churn``."""
     for name, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{start}{name}.")
+            yield from flat(value, f"{start}{name}.")
         else:
             yield f"{start}{name}", value
 
 
 def print_summary(
     console: Console,
-    result: Audit,
+    result: Outcome,
     verdict: Verdict | None,
     plan: ReviewPlan | None = None,
     review: Review | None = None,

@@ -33,6 +33,14 @@ def audit(
     classes: Annotated[
         Names, Option("--class", help="Class of a --proba or of --score, in order. May be repeated.")
     ] = None,
+    value: Annotated[Text, Option(help="Column of the numbers, where outcomes are numbers and not decisions.")] = None,
+    target: Annotated[Text, Option(help="Column of the true numbers.")] = None,
+    loss: Annotated[Text, Option(help="Instead of --target: column of what a row costs.")] = None,
+    gain: Annotated[Text, Option(help="Instead of --target: column of what a row brings; more is better.")] = None,
+    tolerance: Annotated[Number, Option(help="Largest move of a number that does not count. Default: 0.")] = None,
+    relative: Annotated[
+        bool | None, Option("--relative", help="Take the tolerance for a share of the old number.")
+    ] = None,
     on_mismatch: Annotated[
         Text, Option(help="What to do about ids on one side only: error (default), or inner to leave them out.")
     ] = None,
@@ -40,7 +48,7 @@ def audit(
     bootstrap: Annotated[
         Count, Option(help="Draws of the bootstrap, for figures of probabilities. Default: 1000.")
     ] = None,
-    sample: Annotated[Count, Option(help="Changed rows to keep as examples. Default: 300.")] = None,
+    sample: Annotated[Count, Option(help="Changed rows (of numbers, the biggest moves) to keep. Default: 300.")] = None,
     seed: Annotated[Count, Option(help="Seed of the bootstrap and of the samples. Default: 0.", min=0)] = None,
     memory_limit: Annotated[
         Text, Option(help="Memory of the database, such as 4GB; what does not fit goes to disk.")
@@ -60,10 +68,16 @@ def audit(
     ] = None,
     max_churn: Annotated[Number, Option(help="Largest share of decisions that may change.")] = None,
     max_broken: Annotated[Number, Option(help="Largest share that may go from right to wrong.")] = None,
-    not_worse_than: Annotated[Number, Option(help="Largest fall in accuracy.")] = None,
+    max_moved: Annotated[Number, Option(help="Largest share of numbers that may move beyond --tolerance.")] = None,
+    max_worse: Annotated[Number, Option(help="Largest share whose loss may grow beyond --tolerance.")] = None,
+    not_worse_than: Annotated[
+        Number, Option(help="Largest fall in accuracy; of numbers, largest rise of the mean loss.")
+    ] = None,
     min_rows: Annotated[Count, Option(help="Fewest rows on which to judge.")] = None,
     slice_max_churn: Annotated[Number, Option(help="The same as --max-churn, for each slice.")] = None,
     slice_max_broken: Annotated[Number, Option(help="The same as --max-broken, for each slice.")] = None,
+    slice_max_moved: Annotated[Number, Option(help="The same as --max-moved, for each slice.")] = None,
+    slice_max_worse: Annotated[Number, Option(help="The same as --max-worse, for each slice.")] = None,
     slice_not_worse_than: Annotated[Number, Option(help="The same as --not-worse-than, for each slice.")] = None,
     slice_min_rows: Annotated[Count, Option(help="Fewest rows of a slice on which to judge it.")] = None,
     inconclusive: Annotated[
@@ -71,7 +85,7 @@ def audit(
     ] = None,
     never_break: Annotated[
         Names,
-        Option(help="Slice (country=DE) or id of which no row may go from right to wrong. May be repeated."),
+        Option(help="Slice (country=DE) or id of which no row may break (or get worse). May be repeated."),
     ] = None,
     config: Annotated[
         Text, Option(help="TOML file of settings. Default: lowchurn.toml here, where there is one.")

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
 from lowchurn._files import PathLike, check_outputs, write_files
 from lowchurn.audit import read_run
-from lowchurn.audit._compare import Choices, compare_chosen, regression_gate
+from lowchurn.audit._compare import compare_chosen, regression_gate
 from lowchurn.audit._gate import Gate
 from lowchurn.audit._paths import PARQUET_ENDINGS
-from lowchurn.audit._settings import NAMES, Origin, Settings
+from lowchurn.audit._settings import CHOICES, SHARED, Choices, Origin, Settings, read_config
 from lowchurn.audit._summary import junit, markdown
-from lowchurn.cli._audit import command_line, print_summary, read_limits
+from lowchurn.cli._audit import DEFAULT_CONFIG, command_line, flat, print_summary, read_limits
 from lowchurn.cli._printing import console_beside, print_line, print_written
 from lowchurn.report import html_page
 
 FILES = ("html", "json", "junit", "markdown")
-CHOICES = tuple(field.name for field in fields(Choices))
 READING = ("kind", "task", "metric", "filter", "by")
 
 
 def run_compare(given: Mapping[str, Any]) -> int:
     """Compare two runs from the command line's arguments and return the exit code."""
     paths = {name: given[name] for name in FILES if name in given}
-    inputs = {f"the {side} run": given[side] for side in ("old", "new")}
+    config = given.get("config", DEFAULT_CONFIG if os.path.isfile(DEFAULT_CONFIG) else None)
+    inputs = {f"the {side} run": given[side] for side in ("old", "new")} | {"--config": config}
     check_outputs("compare", {f"--{name}": path for name, path in paths.items()}, inputs)
-    limits, _ = read_limits(given, {})
+    table = {} if config is None else dict(read_config(config)["compare"])
+    limits, options = read_limits(given, table.pop("gate", {}))
     Gate.from_dict(limits)  # a wrong limit is refused before any work
-    chosen = Choices(**{name: given[name] for name in CHOICES if given.get(name) not in (None, [])})
-    settings = Settings(**{name: given[name] for name in NAMES if name in given and name not in CHOICES})
-    origin = Origin(command_line(), limits={f"gate.{name}": value for name, value in limits.items()})
+    flags = {name: given[name] for name in (*CHOICES, *SHARED) if given.get(name) not in (None, [])}
+    wanted = table | flags
+    chosen = Choices(**{name: wanted[name] for name in CHOICES if name in wanted})
+    chosen.check()
+    settings = Settings(**{name: wanted[name] for name in SHARED if name in wanted})
+    shown = dict(flat(limits, "gate."))
+    kept = [*(name for name in table if name not in flags), *(name for name in shown if name not in options)]
+    origin = Origin(command_line(), config if table or kept else None, tuple(kept), shown)
     result = compare_chosen(given["old"], given["new"], chosen, settings, origin)
     verdict = result.gate(regression_gate(result, limits))
     make: dict[str, Callable[[], str]] = {

@@ -28,7 +28,12 @@ def compare(
     metric: Metric = None,
     filter: Filter = None,
     by: By = None,
-    threshold: Annotated[Number, Option(help="Least number that counts as right, where outcomes are numbers.")] = None,
+    threshold: Annotated[
+        Number, Option(help="Least number that counts as right, to make right and wrong of numbers.")
+    ] = None,
+    tolerance: Annotated[
+        Number, Option(help="Largest change that does not count, where outcomes are numbers. Default: 0.")
+    ] = None,
     other_prompts: Annotated[
         bool | None, Option("--other-prompts", help="Compare items although their prompts differ.")
     ] = None,
@@ -39,18 +44,27 @@ def compare(
     max_broken: Annotated[Number, Option(help="Largest share of items that may go from right to wrong.")] = None,
     not_worse_than: Annotated[
         Number,
-        Option(help="Largest fall in accuracy. Default: 0, of all items and of each task, unless limits are set."),
+        Option(help="Largest fall in accuracy or of the mean. Default: 0, overall and by task, unless limits are set."),
     ] = None,
     max_churn: Annotated[Number, Option(help="Largest share of outcomes that may change.")] = None,
+    max_worse: Annotated[
+        Number, Option(help="Of numbers: largest share of items that may fall beyond --tolerance.")
+    ] = None,
+    max_moved: Annotated[Number, Option(help="Of numbers: largest share that may move beyond --tolerance.")] = None,
     min_rows: Annotated[Count, Option(help="Fewest outcomes on which to judge.")] = None,
     slice_max_broken: Annotated[Number, Option(help="The same as --max-broken, for each task and slice.")] = None,
     slice_not_worse_than: Annotated[
         Number, Option(help="The same as --not-worse-than, for each task and slice.")
     ] = None,
     slice_max_churn: Annotated[Number, Option(help="The same as --max-churn, for each task and slice.")] = None,
+    slice_max_worse: Annotated[Number, Option(help="The same as --max-worse, for each task and slice.")] = None,
+    slice_max_moved: Annotated[Number, Option(help="The same as --max-moved, for each task and slice.")] = None,
     slice_min_rows: Annotated[Count, Option(help="Fewest outcomes of a task or slice on which to judge it.")] = None,
     inconclusive: Annotated[
         Text, Option(help="What INCONCLUSIVE leads to: pass (exit code 0, default), warn (0) or fail (3).")
+    ] = None,
+    config: Annotated[
+        Text, Option(help="TOML file with a table [compare]. Default: lowchurn.toml here, where there is one.")
     ] = None,
     confidence: Annotated[Number, Option(help="Confidence of every interval. Default: 0.95.")] = None,
     sample: Annotated[Count, Option(help="Changed items to keep as examples. Default: 300.")] = None,

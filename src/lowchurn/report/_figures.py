@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lowchurn._charts import Axis, Chart, Key, Mark, Panel, count_text, percent_text, root_ticks, ticks
-from lowchurn._display import interval_text, share_text
+from lowchurn._display import interval_text, number_interval_text, share_text
 from lowchurn._estimates import Estimate
 from lowchurn.audit import Audit
 from lowchurn.audit._inference import Slice
+from lowchurn.audit._number_inference import NumberSlice
 from lowchurn.audit._result import Shift
 
+MOST_TABLE_SLICES = 500
+MOST_DRIVERS = 20
 MOST_FOREST = 40
 MOST_CLASSES = 12
 
@@ -44,6 +47,21 @@ class Forest:
     """The vertical lines behind all rows, as places for the style: they are drawn once, not in each row."""
 
 
+@dataclass(frozen=True)
+class Scale:
+    """How the figures of a forest are written, and which of them are good."""
+
+    text: Callable[[Estimate, bool], str]
+    tick: Callable[[float, bool], str]
+    signed: bool = False
+    up_is_good: bool = True
+
+
+SHARES = Scale(interval_text, lambda value, signed: percent_text(value, "" if signed else " %", signed))
+POINTS = replace(SHARES, signed=True)
+NUMBERS = Scale(number_interval_text, lambda value, signed: f"{value:{'+' if signed and value else ''}.4g}")
+
+
 def forests(slices: Sequence[Slice], churn: Estimate, change: Estimate) -> list[Forest]:
     """Change in accuracy, where it is known, and changed decisions; beside slices the figures of all rows."""
     made = []
@@ -51,30 +69,41 @@ def forests(slices: Sequence[Slice], churn: Estimate, change: Estimate) -> list[
         caption = (
             f"In points, with its interval. Left of zero is worse; dashed: all rows, {share_text(change.value, True)}."
         )
-        made.append(_forest("Change in accuracy", caption, slices, "accuracy_change", change.value))
+        made.append(forest("Change in accuracy", caption, slices, "accuracy_change", change.value, POINTS))
     caption = f"Share of rows, with its interval; dashed: all rows, {share_text(churn.value)}."
-    return [*made, _forest("Changed decisions", caption, slices, "churn", churn.value)]
+    return [*made, forest("Changed decisions", caption, slices, "churn", churn.value, SHARES)]
 
 
-def _forest(title: str, caption: str, slices: Sequence[Slice], quantity: str, overall: float) -> Forest:
-    signed = quantity == "accuracy_change"
+def forest(
+    title: str,
+    caption: str,
+    slices: Sequence[Slice] | Sequence[NumberSlice],
+    quantity: str,
+    overall: float,
+    scale: Scale,
+) -> Forest:
+    """The slices with one of their figures; of many those that differ most surely from all rows."""
+    signed = scale.signed
     shown = [(s, getattr(s, quantity)) for s in slices if getattr(s, quantity).defined]
     if len(shown) > MOST_FOREST:
         kept = sorted(shown, key=lambda pair: abs(pair[1].value - overall) * math.sqrt(pair[0].rows))[-MOST_FOREST:]
         shown = [pair for pair in shown if pair in kept]
-    low = min([overall, *(e.low for _, e in shown), 0.0]) if signed else 0.0
-    high = max([overall, *(e.high for _, e in shown), 0.0])
+    ends = [end for _, e in shown for end in (e.low, e.high) if math.isfinite(end)]
+    low = min([overall, *ends, 0.0]) if signed else 0.0
+    high = max([overall, *ends, 0.0])
     pad = 0.04 * ((high - low) or 0.01)
     low, high = low - pad if signed else 0.0, high + pad
-    axis = Axis(low, high, [(v, percent_text(v, "" if signed else " %", signed)) for v in ticks(low, high, 4)])
+    round_numbers = next(found for about in (4, 6, 8) if len(found := ticks(low, high, about)) >= 3 or about == 8)
+    axis = Axis(low, high, [(v, scale.tick(v, signed)) for v in round_numbers])
     largest = max((s.rows for s, _ in shown), default=1)
     rows = []
     for s, e in shown:
         real = (s.q_value if signed else s.flips_q) <= 0.05
-        mood = "neutral" if not real else "good" if signed and e.value > 0 else "bad"
+        good = signed and (e.value > 0) == scale.up_is_good
+        mood = "neutral" if not real else "good" if good else "bad"
         size = 0.42 + 0.42 * math.sqrt(s.rows / largest)
         places = (axis.at(e.low), axis.at(e.high), axis.at(e.value))
-        rows.append(ForestRow(s.name, interval_text(e, signed), mood, *places, size))
+        rows.append(ForestRow(s.name, scale.text(e, signed), mood, *places, size))
     grid = ",".join(f"linear-gradient(var(--line) 0 0) {axis.at(v):g}% 0/1px 100% no-repeat" for v, _ in axis.ticks)
     zero = f"--zero:{axis.at(0):g}%;" if signed else ""
     return Forest(title, caption, rows, axis, f"{zero}--all:{axis.at(overall):g}%;--grid:{grid}")

@@ -26,6 +26,10 @@ class Flips:
     rows: list[tuple[str, list[tuple[str, str | None]]]]
     labelled: bool
     total: int
+    title: str
+    caption: str
+    empty: str
+    """What stands there where no row is kept."""
 
 
 def changed_rows(audit: Audit) -> Flips:
@@ -33,16 +37,19 @@ def changed_rows(audit: Audit) -> Flips:
     runs = audit.coverage is not None  # their items have a kind, and perhaps no answers
     columns = list(dict.fromkeys(name for flip in audit.flips for name in flip if not (runs and name == "kind")))
     labelled = runs or "label" in columns
-    heads = [*(["kind"] if labelled else []), *map(_head, columns)]
+    heads = [*(["kind"] if labelled else []), *map(head, columns)]
     rows = [
         (str(flip["kind"]) if runs else _kind(flip), [cell(flip.get(name)) for name in columns]) for flip in audit.flips
     ]
-    return Flips(heads, rows, labelled, audit.whole.n["changed"])
+    total, size = audit.whole.n["changed"], len(rows)
+    caption = f"A random {size:,} of {total:,} changed rows" if size < total else f"All {total:,} changed rows"
+    empty = f"{total:,} decisions changed; no examples were kept." if total else "No decision changed."
+    return Flips(heads, rows, labelled, total, "Changed rows", caption, empty)
 
 
-def _head(name: str) -> str:
+def head(name: str, ours: Mapping[str, str] = OURS) -> str:
     """The name of a column; one that has the name of one of ours is marked."""
-    return OURS.get(name) or (f"{name} (column)" if name in {*OURS.values(), "kind"} else name)
+    return ours.get(name) or (f"{name} (column)" if name in {*ours.values(), "kind"} else name)
 
 
 def cell(value: object) -> tuple[str, str | None]:

@@ -68,6 +68,7 @@ def history_page(history: History, title: str, policy: str) -> str:
             for name, value in history.made["settings"].items()
         ],
         "made": history.made,
+        "truth": "label",
         "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
     if history.slices:

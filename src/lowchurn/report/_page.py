@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
@@ -15,19 +16,27 @@ from lowchurn._display import brief_share, interval_text
 from lowchurn._files import write_file
 from lowchurn._html import package_text, render
 from lowchurn._tried import read_tried, value_and_interval
-from lowchurn.audit import Audit, History, Verdict
+from lowchurn.audit import Audit, History, NumberAudit, Verdict
+from lowchurn.audit._audited import Outcome
 from lowchurn.audit._gate import FAIL, INCONCLUSIVE, PASS
 from lowchurn.audit._result import Shift
 from lowchurn.audit._review import Review, ReviewPlan
-from lowchurn.audit._summary import HEADLINES, figures, headline, p_equals, p_text
-from lowchurn.report._figures import flip_matrix, forests, moves_chart, shift_chart
+from lowchurn.audit._summary import figures, headline
+from lowchurn.audit._words import HEADLINES, p_equals, p_text
+from lowchurn.report._figures import (
+    MOST_DRIVERS,
+    MOST_TABLE_SLICES,
+    flip_matrix,
+    forests,
+    moves_chart,
+    shift_chart,
+)
 from lowchurn.report._flips import changed_rows
 from lowchurn.report._frontier import frontier_view
 from lowchurn.report._history import history_page
+from lowchurn.report._numbers import number_values
 
-MOST_TABLE_SLICES = 500
 MOST_CHECKS = 200
-MOST_DRIVERS = 20
 NO_BREAK = "\u00a0"
 CARDS = {"churn": "changed decisions", "broken": "broken", "fixed": "fixed", "accuracy_change": "change in accuracy"}
 # A template per section, in the order of the page.
@@ -44,9 +53,21 @@ SECTIONS = {
     "review": "Review plan",
     "made": "How this was made",
 }
+NUMBER_SECTIONS = {
+    "verdict": "Verdict",
+    "audited": "What was audited",
+    "figures": "Figures",
+    "moves": "How numbers moved",
+    "slices": "Slices",
+    "drivers": "Drivers of change",
+    "flips": "Biggest moves",
+    "made": "How this was made",
+}
 
 
-def write_html(path: str | Path, audit: Audit | History, verdict: Verdict | None = None, **extras: Any) -> None:
+def write_html(
+    path: str | Path, audit: Audit | NumberAudit | History, verdict: Verdict | None = None, **extras: Any
+) -> None:
     """Write :func:`html_page` to a file, whole or not at all.
 
     Examples
@@ -65,7 +86,7 @@ def write_html(path: str | Path, audit: Audit | History, verdict: Verdict | None
 
 
 def html_page(
-    audit: Audit | History,
+    audit: Audit | NumberAudit | History,
     verdict: Verdict | None = None,
     *,
     plan: ReviewPlan | None = None,
@@ -77,8 +98,8 @@ def html_page(
 
     Parameters
     ----------
-    audit : Audit or History
-        Of a history the page takes no more than a title.
+    audit : Audit, NumberAudit or History
+        Of numbers the page takes a verdict and a title, of a history no more than a title.
     verdict : Verdict, optional
         The judgement of the gate.
     plan : ReviewPlan, optional
@@ -110,35 +131,57 @@ def html_page(
         if any(extra is not None for extra in (verdict, plan, review, frontier)):
             raise ValueError("report: the page of a history takes a title only; limits are judged by an audit.")
         return history_page(audit, title or "Model history", policy=_policy())
+    if isinstance(audit, NumberAudit):
+        if any(extra is not None for extra in (plan, review, frontier)):
+            raise ValueError("report: the page of numbers takes a verdict and a title; a review is about decisions.")
+        return _page(audit, verdict, title, NUMBER_SECTIONS, number_values(audit) | {"headline": headline(audit)})
     tried = read_tried(frontier, None if verdict is None else verdict.gate.max_churn)
-    # What is missing leaves no section.
-    absent = {
-        "slices": not audit.slices,
-        "drivers": not audit.judged,
-        "scores": audit.shift is None,
-        "frontier": not tried.drawn,
-        "review": review is None and audit.fully_labelled,
-    }
     values: dict[str, object] = {
-        "audit": audit,
-        "verdict": verdict,
         "review": review,
         "plan": audit.review_plan() if plan is None else plan,
-        "title": title or ("Model audit" if audit.coverage is None else "Evaluation runs"),
-        "sections": {name: heading for name, heading in SECTIONS.items() if not absent.get(name)},
-        "policy": _policy(),
-        "level": brief_share(audit.confidence),
         "headline": headline(audit, review),
-        "made": audit.made(),
-        "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "matrix": flip_matrix(audit),
         "flips": changed_rows(audit),
         "frontier": frontier_view(tried) if tried.drawn else None,
     }
-    values |= _verdict(verdict) | _audited(audit) | _figures(audit) | _slices(audit)
+    values |= _figures(audit) | _slices(audit)
     if audit.shift is not None:
         values |= _scores(audit, audit.shift)
-    return render("report/templates/page.html.jinja", **values) + "\n"
+    # What is missing leaves no section.
+    absent = {
+        "scores": audit.shift is None,
+        "frontier": not tried.drawn,
+        "review": review is None and audit.fully_labelled,
+    }
+    sections = {name: heading for name, heading in SECTIONS.items() if not absent.get(name)}
+    return _page(audit, verdict, title, sections, values)
+
+
+def _page(
+    audit: Outcome,
+    verdict: Verdict | None,
+    title: str | None,
+    sections: Mapping[str, str],
+    values: Mapping[str, object],
+) -> str:
+    """What all audits have on their page, and the values of their own."""
+    absent = {"slices": not audit.slices, "drivers": not audit.judged}
+    found = figures(audit)
+    common: dict[str, object] = {
+        "audit": audit,
+        "verdict": verdict,
+        "title": title or ("Model audit" if audit.coverage is None else "Evaluation runs"),
+        "sections": {name: heading for name, heading in sections.items() if not absent.get(name)},
+        "policy": _policy(),
+        "level": brief_share(audit.confidence),
+        "made": audit.made(),
+        "truth": audit.columns.truth,
+        "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "figures": [(what, shown, f"{e.n:,}", e.method) for what, e, shown in found if e.defined],
+        "undefined": [what.partition(" (")[0] for what, e, _ in found if not e.defined],
+    }
+    common |= _verdict(verdict) | _audited(audit)
+    return render("report/templates/page.html.jinja", **common, **values) + "\n"
 
 
 def _policy() -> str:
@@ -158,7 +201,7 @@ def _verdict(verdict: Verdict | None) -> dict[str, object]:
     return {"lead": HEADLINES[verdict.outcome], "checks": checks}
 
 
-def _audited(audit: Audit) -> dict[str, object]:
+def _audited(audit: Outcome) -> dict[str, object]:
     """Both models in one line, each of them, and the settings that are not the default."""
     source, made = audit.provenance, audit.made()
     names = [side.name or (PurePath(side.path).name if side.path else "") for side in (source.old, source.new)]
@@ -195,17 +238,12 @@ def _figures(audit: Audit) -> dict[str, object]:
         for value, interval in [value_and_interval(getattr(audit, name), signed=name == "accuracy_change")]
         if getattr(audit, name).defined
     ]
-    found = figures(audit)
     test = ""
     if audit.accuracy_change.defined:
         p_value = f"p{p_equals(audit.mcnemar.p_value)}".replace(" ", NO_BREAK)
         test = f"{audit.mcnemar.method}, two-sided, that as many rows were fixed as broken: {p_value}."
-    return {
-        "cards": cards,
-        "figures": [(what, shown, f"{e.n:,}", e.method) for what, e, shown in found if e.defined],
-        "undefined": [what.partition(" (")[0] for what, e, _ in found if not e.defined],
-        "test": test,
-    }
+    rows = f"{audit.rows.paired:,} rows, {audit.rows.labelled:,} of them with a label."
+    return {"cards": cards, "test": test, "rows_words": rows}
 
 
 def _slices(audit: Audit) -> dict[str, object]:
@@ -227,7 +265,12 @@ def _slices(audit: Audit) -> dict[str, object]:
         "slice_heads": heads,
         "slice_rows": rows,
         "slice_caption": caption,
+        "slice_numbers": (1, 5),
         "drivers": drivers,
+        "driver_heads": ("slice or bin", "rows", "changed", "times the overall rate", "flips in excess", "q"),
+        "driver_caption": "Where more decisions flip than chance would have it (false-discovery rate 5 %)",
+        "no_drivers": "No slice or feature bin contains more flips than chance would put there "
+        "(false-discovery rate 5 %).",
     }
 
 
