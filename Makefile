@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 .PHONY: help demo docs test test-slow test-stress test-gpu test-spark check format clean \
-	bench-combine bench-engine bench-audit bench-learners bench-search bench-dial bench-users bench-table1
+	bench-combine bench-engine bench-audit bench-learners bench-search bench-dial bench-hf bench-users bench-table1
 
 help:
 	@echo "make demo           install what the demo needs, compare four retrains and write a report page"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench-learners time soft targets against hard labels in LightGBM and XGBoost"
 	@echo "make bench-search   trainings, churn and accuracy of the search against the full grid"
 	@echo "make bench-dial     the dial at budgets on unseen rows beside distillation (needs LOWCHURN_DATA)"
+	@echo "make bench-hf       weight interpolation on IMDB beside distillation and sticky decisions (needs LOWCHURN_DATA)"
 	@echo "make bench-users    13 learners at budgets beside a margin rule by hand (needs LOWCHURN_DATA; hours)"
 	@echo "make bench-table1   Table 1 of the paper with 5 trials (needs LOWCHURN_DATA)"
 
@@ -99,6 +100,9 @@ bench-search: $(VENV)/.dev
 
 bench-dial: $(VENV)/.dev
 	$(BIN)/python benchmarks/dial.py $(ARGS)
+
+bench-hf: $(VENV)/.dev
+	$(BIN)/python benchmarks/huggingface.py $(ARGS)
 
 bench-users: $(VENV)/.dev
 	$(BIN)/python benchmarks/users.py run $(ARGS) --out out/users.jsonl

@@ -116,6 +116,7 @@ EDGES = {
         "report/",
         "audit/",
         "integrations/",
+        "cli/_demo.py",
     ),
     "datasets": ("bench/_fetch.py", "integrations/huggingface.py"),
     "transformers": ("integrations/_checkpoints.py", "integrations/huggingface.py"),
