@@ -77,7 +77,8 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
 }
-html_sidebars = {"index": [], "get_started": [], "glossary": [], "changelog": [], "citing": []}
+WITHOUT_PAGES_BELOW = ("index", "get_started", "glossary", "design", "changelog", "citing", "contributing")
+html_sidebars: dict[str, list[str]] = {page: [] for page in WITHOUT_PAGES_BELOW}
 
 
 def skip_member(app, what, name, value, skip, options):

@@ -243,7 +243,7 @@ def _check_place(who: str, name: str, path: PathLike) -> None:
     text = os.fspath(path)
     cannot = f"{who}: {name} cannot be written to {text!r}:"
     if not text or "\0" in text:
-        raise ValueError(f"{cannot} it is no file name.")
+        raise ValueError(f"{cannot} it is not a file name.")
     try:
         place = real_place(path)
         if place.is_symlink():

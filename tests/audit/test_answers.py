@@ -85,7 +85,7 @@ def test_text_is_text(classes, other):
 def test_a_label_that_no_class_has_is_refused_with_its_row(whole, tmp_path, label):
     """Today's worst kind: the review reported a change of 0.0 from such labels."""
     path = answers(tmp_path, f"id,label\n1,1\n2,\n3,{label}\n")
-    with pytest.raises(ValueError, match=r"row 4 of '.*answers.csv' is no class of the decisions.*Known: '0', '1'"):
+    with pytest.raises(ValueError, match=r"row 4 of '.*answers.csv' is not a class of the decisions.*Known: '0', '1'"):
         whole.with_labels(path)
 
 

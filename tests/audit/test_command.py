@@ -217,7 +217,7 @@ def test_a_wrong_answer_is_refused_with_its_row_and_names_the_option(folder, low
     unlabelled[["id", "y"]].rename(columns={"y": "label"}).assign(label="yes").to_csv(folder / "wrong.csv", index=False)
     done = lowchurn("old.parquet", "new.parquet", "--answers", "wrong.csv", "--json", "report.json")
     assert done.returncode == 2
-    assert "'yes' in row 2 of 'wrong.csv' is no class" in done.stderr
+    assert "'yes' in row 2 of 'wrong.csv' is not a class" in done.stderr
     assert "--class" in done.stderr
     assert not (folder / "report.json").exists()
 

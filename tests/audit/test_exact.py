@@ -180,7 +180,7 @@ def test_classes_of_probability_columns_that_look_like_one_number_are_different(
     columns = lowchurn.audit.audit(rows, rows).columns
     assert columns.classes == names
     numbers = probabilities(*names, label=[1, 1, 1, 1])
-    with pytest.raises(ValueError, match="'01' is no value of type int64. Name them with classes="):
+    with pytest.raises(ValueError, match="'01' is not a value of type int64. Name them with classes="):
         lowchurn.audit.audit(numbers, numbers, label="y")
     texts = probabilities(*names, label=["1", "1.0", "01", "1"])
     assert lowchurn.audit.audit(texts, texts, label="y").columns.answer == "string"

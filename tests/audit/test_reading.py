@@ -446,7 +446,7 @@ def test_packed_files_are_known_by_their_content(write):
 @pytest.mark.parametrize("raw", ["id,prediction\n1,a\n".encode("utf-16"), "id,prediction\n1,é\n".encode("latin-1")])
 def test_other_encodings_are_refused_with_the_remedy(write, raw):
     path = write("old.csv", raw)
-    with pytest.raises(ValueError, match="no text in UTF-8. Save it as CSV in UTF-8"):
+    with pytest.raises(ValueError, match="not text in UTF-8. Save it as CSV in UTF-8"):
         lowchurn.audit.audit(path, path)
 
 
@@ -565,5 +565,5 @@ def test_files_of_a_folder_may_store_the_same_values_in_other_types(write):
 
 def test_pipes_are_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "rows.csv")
-    with pytest.raises(ValueError, match="is no file, and tables are read twice"):
+    with pytest.raises(ValueError, match="is not a file. Tables are read twice"):
         lowchurn.audit.audit(tmp_path / "rows.csv", pa.table({"id": [1], "prediction": [1]}))

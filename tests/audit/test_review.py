@@ -155,7 +155,7 @@ def test_numbers_and_truth_values_typed_by_hand_are_understood():
     answers = pd.DataFrame({"id": [1, 2], "label": ["1.0", "0"]})
     review = audit.with_labels(answers)
     assert (review.fixed.value, review.broken.value) == (0.5, 0.5)
-    with pytest.raises(ValueError, match="'yes' in row 0 of the answers is no class of the decisions"):
+    with pytest.raises(ValueError, match="'yes' in row 0 of the answers is not a class of the decisions"):
         audit.with_labels(answers.assign(label="yes"))
     truths = lowchurn.audit.audit(old.assign(prediction=False), old.assign(prediction=[True, True, False]))
     assert truths.with_labels(pd.DataFrame({"id": [1], "label": [True]})).fixed.value == 1

@@ -1,6 +1,7 @@
 """The command line, as a person would call it."""
 
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import fields
@@ -62,16 +63,44 @@ def commands(command, path=()):
 COMMANDS = dict(commands(typer.main.get_command(cli.app)))
 
 
+def assert_sentence(words, where):
+    assert words[:1].isupper(), f"{where}: {words}"
+    assert words.endswith("."), f"{where}: {words}"
+    assert len(words.split()) > 2, f"{where}: {words}"
+    assert "..." not in words, f"{where}: {words}"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_a_sentence_of_help(name):
-    assert COMMANDS[name].help
+    for paragraph in COMMANDS[name].help.split("\n\n"):
+        assert_sentence(paragraph, name)
     for option in COMMANDS[name].params:
         if option.name != "help":
-            words = option.help or ""
-            assert words[:1].isupper(), f"{name} {option.name}: {words}"
-            assert words.endswith("."), f"{name} {option.name}: {words}"
-            assert len(words.split()) > 2, f"{name} {option.name}: {words}"
-            assert "..." not in words
+            assert_sentence(option.help or "", f"{name} {option.name}")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_are_in_groups(name):
+    for option in COMMANDS[name].params:
+        if option.param_type_name == "option" and option.name != "help":
+            assert option.rich_help_panel, f"{name}: {option.name} is in no group of cli/_help.py"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_an_example_that_can_be_called(name):
+    exits, example = (COMMANDS[name].epilog or "").rsplit("\n\n", 1)
+    assert exits.startswith("Exit codes: 0 ")
+    words = shlex.split(example.removeprefix("Example: "))
+    assert words[: 1 + len(name.split())] == ["lowchurn", *name.split()]
+    COMMANDS[name].make_context(name, words[1 + len(name.split()) :])  # the options exist, and none is missing
+
+
+def test_help_as_it_is_printed(lowchurn):
+    code, out, _ = lowchurn("audit", "--help")
+    assert code == 0
+    places = [out.index(f" {group} ") for group in ("Arguments", "What to compare", "Limits", "Output", "Settings")]
+    assert places == sorted(places)
+    assert " ".join(out.split()).endswith("--max-churn 0.03 --html report.html")
 
 
 def test_options_of_an_audit_are_its_settings_and_limits():

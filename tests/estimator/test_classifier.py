@@ -292,7 +292,7 @@ def test_where_no_candidate_keeps_the_budget_a_blend_with_the_base_is_served():
 def test_a_base_that_has_seen_the_held_out_rows_is_noticed():
     forest = RandomForestClassifier(30, min_samples_leaf=1, random_state=0, n_jobs=1)
     base = clone(forest).fit(X[ROWS], LABELS[ROWS])
-    with pytest.warns(UserWarning, match="Say which rows are new"):
+    with pytest.warns(UserWarning, match="Mark the rows that it has not seen"):
         LowChurnClassifier(forest, base=base, random_state=1, strategies=[ColdStart()]).fit(X[ROWS], LABELS[ROWS])
 
 
@@ -379,7 +379,7 @@ SMALL = np.where(np.arange(1500) == 7, "once", LABELS[ROWS])
     [
         ({"base": LogisticRegression()}, {}, "the base must be fitted"),
         ({"base": clone(LOGISTIC).fit(X[OLD][:, :5], Y[OLD])}, {}, "on the same features"),
-        ({"base": GaussianNB().fit(X[OLD], Y[OLD])}, {}, "the base knows none of the classes"),
+        ({"base": GaussianNB().fit(X[OLD], Y[OLD])}, {}, "the base has none of the classes"),
         ({"base": BASE, "max_churn": -0.1}, {}, r"max_churn must be in \[0, 1\), got -0.1"),
         ({"base": BASE, "max_churn": 1.0}, {}, r"max_churn must be in \[0, 1\), got 1.0"),
         ({"base": BASE, "max_churn": 0.1, "confidence": 1.2}, {}, r"confidence must be in \(0, 1\)"),

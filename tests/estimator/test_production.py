@@ -247,7 +247,7 @@ def test_answers_that_cannot_be_meant_are_refused():
         low(LOGISTIC).fit(X, Y, base_proba=np.where(np.arange(600) == 3, np.nan, Y))
     with pytest.raises(ValueError, match="must name every class once"):
         low(LOGISTIC).fit(X, Y, base_proba=np.full((600, 2), 0.5), base_classes=[1, 1])
-    with pytest.raises(ValueError, match="knows none of the classes"):
+    with pytest.raises(ValueError, match="has none of the classes"):
         low(LOGISTIC).fit(X, Y, base_proba=np.where(Y == 1, "yes", "no"))
 
 

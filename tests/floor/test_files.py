@@ -338,8 +338,8 @@ def test_outputs_that_are_each_other_are_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("", "it is no file name"), ("a\0b", "it is no file name"), (".", "it is a folder"), ("new/", "it is a folder"),
-     ("nowhere/a", "there is no folder 'nowhere'"), ("a" * 300, "too long")],
+    [("", "it is not a file name"), ("a\0b", "it is not a file name"), (".", "it is a folder"),
+     ("new/", "it is a folder"), ("nowhere/a", "there is no folder 'nowhere'"), ("a" * 300, "too long")],
 )  # fmt: skip
 def test_outputs_that_cannot_be_written_are_refused(tmp_path, monkeypatch, path, words):
     monkeypatch.chdir(tmp_path)

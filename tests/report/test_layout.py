@@ -252,7 +252,7 @@ def test_differences_of_shares_are_in_points(audit, pages):
     page = (pages / "full.html").read_text(encoding="utf-8")
     plain = re.sub(r"<[^>]+>", "", page.split("<script>")[0])
     assert re.search(r"change in accuracy[-+]\d\.\d\d points", plain)
-    assert not re.search(r"[+-]\d+\.\d+%", plain)
+    assert not re.search(r"[+-]\d+\.\d+ ?%", plain)
 
 
 def test_the_score_shift_draws_the_rows_that_moved_and_counts_the_others(audit, pages):

@@ -4,6 +4,7 @@ import decimal
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -122,7 +123,7 @@ def printed_table(stdout):
     """The rows of the table that the commands print first."""
     head, *rows = stdout.splitlines()[:4]
     assert head.split()[0] == "accuracy"
-    return {row[:13].strip(): row[13:].split() for row in rows}
+    return {row[:13].strip(): re.split(r"\s{2,}", row[13:].strip()) for row in rows}
 
 
 @pytest.mark.parametrize("strategies", ["sticky", "distill", "dial"])
@@ -141,7 +142,7 @@ def test_base_plain_retrain_and_served_model_are_printed_and_reported_beside_eac
     shown = printed_table(result.stdout)
     assert list(shown) == [row["model"] for row in told["compared"]] == ["base", "plain retrain", "served"]
     for row in told["compared"]:
-        shares = [f"{100 * row[name]:.2f}%" for name in ("accuracy", "churn", "broken", "fixed")]
+        shares = [f"{100 * row[name]:.2f} %" for name in ("accuracy", "churn", "broken", "fixed")]
         assert shown[row["model"]] == [*shares, str(row["models"])]
     base, retrained, served = told["compared"]
     assert (base["accuracy"], base["churn"]) == (selection.base_accuracy, 0)
@@ -245,7 +246,7 @@ def test_an_uncertified_budget_is_exit_code_1_and_no_model(folder, tmp_path, low
         ({"--weight": "label"}, "--weight must be another column than the target"),
         ({"--base": "rows.pkl"}, "where you trust this one, load with --trust rows.pkl."),
         ({"--base": "list.skops"}, "--base must be the file of a fitted classifier, and 'list.skops' contains a list."),
-        ({"--base": "labels.skops"}, "RidgeClassifier does not. Say what to train: --estimator boosting or --est"),
+        ({"--base": "labels.skops"}, "RidgeClassifier does not. Choose what to train: --estimator boosting or --est"),
     ],
     ids=str,
 )
@@ -356,7 +357,7 @@ def test_an_onnx_base_asks_what_to_train(folder, tmp_path, lowchurn_cli):
         )  # fmt: skip
         assert result.returncode == 2
         assert result.stderr == (
-            "error: retrain: an ONNX file cannot be trained again. Say what to train: --estimator boosting or "
+            "error: retrain: an ONNX file cannot be trained again. Choose what to train: --estimator boosting or "
             "--estimator logistic.\n"
         )
 

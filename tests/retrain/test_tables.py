@@ -41,7 +41,7 @@ def test_types_come_from_all_rows(csv):
     """A fraction, a word or a missing value far down changes the type of the whole column, as it should."""
     n = 30_000
     lines = ["1,1,1,1"] * n + ["2.5,word,,1"]
-    with pytest.warns(UserWarning, match="1 of 30001 values are no numbers, such as 'word' in row 30001"):
+    with pytest.warns(UserWarning, match="1 of 30001 values are not numbers, such as 'word' in row 30001"):
         table = csv("late,mixed,gap,whole\n" + "\n".join(lines)).features(["late", "mixed", "gap", "whole"])
     assert table["late"].iloc[-1] == 2.5
     assert table["mixed"].iloc[0] == "1"

@@ -126,7 +126,7 @@ def read_csv(path: str, wanted: Sequence[str]) -> Given:
         reason = getattr(error, "reason", str(error))
         raise ValueError(f"{who} is not UTF-8 ({reason}). Save it as CSV in UTF-8.") from None
     if "\0" in text:
-        raise ValueError(f"{who} contains zero bytes and is no text. Save it as CSV in UTF-8.")
+        raise ValueError(f"{who} contains zero bytes and is not text. Save it as CSV in UTF-8.")
     rows = _split(who, text, wanted)
     if not rows:
         raise ValueError(f"{who} is empty.")
@@ -223,7 +223,7 @@ def _truths(given: Given, label: str, answered: Sequence[int], known: set[object
         more = f" ({len(wrong):,} labels are none)" if len(wrong) > 1 else ""
         shown = ", ".join(map(repr, names[:MOST_SHOWN])) + (" ..." if len(names) > MOST_SHOWN else "")
         raise ValueError(
-            f"answers: the label {first!r} in {given.row(wrong[0])} is no class of the decisions{more}. {hint}"
+            f"answers: the label {first!r} in {given.row(wrong[0])} is not a class of the decisions{more}. {hint}"
             "Correct it, leave it empty, or name every class with classes= where neither model ever decides for it. "
             f"Known: {shown}."
         )

@@ -69,9 +69,9 @@ def read_header(path: str) -> Header:
         if skipped and len(ends - {""}) > 1:  # the database would count other lines than we do
             raise ValueError("its lines end in different ways (\\r\\n and \\n). Save it with one of them")
     except UnicodeDecodeError:
-        raise ValueError("it is no text in UTF-8. Save it as CSV in UTF-8") from None
+        raise ValueError("it is not text in UTF-8. Save it as CSV in UTF-8") from None
     if not found:
-        raise ValueError("the first line is no list of column names, separated by commas, semicolons, tabs or bars")
+        raise ValueError("the first line is not a list of column names, separated by commas, semicolons, tabs or bars")
     _, _, names, delimiter = max(found, key=lambda f: f[:2])
     # As DuckDB does for a column without a name, such as the index that pandas writes.
     named = [name if name else f"column{i}" for i, name in enumerate(names)]

@@ -245,7 +245,7 @@ def _join(engine: Engine, opened: Mapping[str, Opened], columns: Columns, strict
 
 
 def _check_answers(engine: Engine, table: Table, columns: Columns) -> None:
-    """Refuse scores given for labels, and what is no class of the scores of another release."""
+    """Refuse scores given for labels, and what is not a class of the scores of another release."""
     decisions = {side: table[f"d{i}"] for i, side in enumerate(columns.sides)}
     answers = table.select(**decisions, **({"label": table.label} if "label" in table.columns else {}), n=1)
     for side, number in engine.fetch_row(counts.distinct_answers(answers, columns.sides)).items():

@@ -51,7 +51,7 @@ def files_to_read(side: str, path: str) -> list[str]:
     if not os.access(name, os.R_OK):
         raise ValueError(f"audit: no permission to read {path!r} for the {side} table.")
     if not os.path.isfile(name):
-        raise ValueError(f"audit: {path!r} for the {side} table is no file, and tables are read twice. Copy it to one.")
+        raise ValueError(f"audit: {path!r} for the {side} table is not a file. Tables are read twice: copy it to one.")
     if os.path.getsize(name) == 0:
         raise ValueError(f"audit: the file {path!r} for the {side} table is empty.")
     return [name]

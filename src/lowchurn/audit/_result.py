@@ -71,7 +71,7 @@ class Audit(Audited[Tally, Slice]):
     figures = FIGURES
     cells: Fetched
     counted: Table
-    """What was counted of the pairs (:func:`lowchurn.audit._counts.cells`), with every changed row; stored."""
+    """What was counted of the pairs, with every changed row; stored."""
     soft: dict[str, Estimate] = field(default_factory=dict)
     """``soft_churn`` and the log-loss, Brier score and calibration error before, after and their change."""
     shift: Shift | None = None
@@ -172,7 +172,7 @@ class Audit(Audited[Tally, Slice]):
         ----------
         table : path or table
             The ids and a column of labels: what :meth:`disputed` returned, filled in. A CSV file is read as text, and
-            labels and ids are converted to the types of the audited ones; what is no class is refused with its row.
+            labels and ids are converted to the types of the audited ones; what is not a class is refused with its row.
             Empty labels are counted as not answered yet.
         label : str, default "label"
         """

@@ -411,7 +411,7 @@ def _csv_line(error: Exception) -> str:
     """Where a text file is broken; the database's advice, to skip such rows, is none for an audit."""
     lines = [line.strip() for line in re.split("Possible (?:fixes|Solution)", str(error))[0].splitlines()]
     if "reached an invalid state" in str(error):
-        return "it is no valid CSV. Perhaps its lines end in different ways (\\r\\n and \\n): save it with one of them"
+        return "it is not valid CSV. Perhaps its lines end in different ways (\\r\\n and \\n): save it with one of them"
     kept = [line.removeprefix("Invalid Input Error: ") for line in lines if line and not line.startswith("Original")]
     return " ".join((kept[0], kept[-1]) if len(kept) > 1 else kept)[:300].rstrip(". ")
 

@@ -51,7 +51,7 @@ def class_value(value: Any, dtype: dt.DataType) -> Any:
     except (ArithmeticError, KeyError, TypeError, ValueError):
         fits = False
     if not fits:
-        raise ValueError(f"{value!r} is no value of type {dtype}")
+        raise ValueError(f"{value!r} is not a value of type {dtype}")
     return typed
 
 
@@ -92,7 +92,7 @@ def _typed(value: Any, kind: str, dtype: Any) -> tuple[Any, bool]:
 
 
 def class_reader(known: Iterable[object]) -> Callable[[object], object]:
-    """A function from what somebody wrote to the class that it means; None where it is no class.
+    """A function from what somebody wrote to the class that it means; None where it is not a class.
 
     Text is compared as it is, and without surrounding spaces where that leaves one class. Numbers are compared
     exactly: ``1.50`` is the class 1.5 where classes are floats or decimals, ``1.0`` is the integer 1, and ``1e3`` or
@@ -111,7 +111,7 @@ def class_reader(known: Iterable[object]) -> Callable[[object], object]:
 
     def read(value: object) -> object:
         if not isinstance(value, str):
-            with suppress(TypeError):  # a list or a dict is no class
+            with suppress(TypeError):  # a list or a dict is not a class
                 if value in classes:
                     return classes[value]
             value = str(value)

@@ -11,10 +11,11 @@ from rich.console import Console
 from typer import Option
 
 from lowchurn import __version__
-from lowchurn._exits import CODES, DEBUG, run_command
+from lowchurn._exits import DEBUG, run_command
 from lowchurn.cli._audit_options import audit
 from lowchurn.cli._bench import bench_app, data_app
 from lowchurn.cli._compare_options import bless, compare
+from lowchurn.cli._help import AUDIT, EXITS, JUDGED, RETRAIN, add_command
 from lowchurn.cli._history_options import history
 from lowchurn.cli._promote_options import promote
 from lowchurn.cli._retrain import LARGEST_SEED, dial, retrain, score
@@ -28,14 +29,13 @@ ALSO = {
     "dial": {"trusted": "--trust", "strategies": "--strategies", "held_out": "--held-out"},
     "score": {"trusted": "--trust", "classes": "--class"},
 }
-EXITS = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in CODES.items()) + "."
 
 app = typer.Typer(
     help="Retrain a classifier so that few of its decisions change, and prove it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog=EXITS,
+    epilog=f"{EXITS}\n\nExample: lowchurn audit old.parquet new.parquet --label y --max-churn 0.03",
 )
 
 
@@ -58,7 +58,6 @@ def _options(
     """Retrain a classifier so that few of its decisions change, and prove it."""
 
 
-@app.command()
 def demo(
     max_churn: Annotated[float, Option(help="Share of decisions that may change, such as 0.03 for 3 %.")] = 0.03,
     seed: Annotated[int, Option(help="Seed of the initial weights.", min=0, max=LARGEST_SEED)] = 0,
@@ -72,14 +71,43 @@ def demo(
     show_demo(Console(), max_churn, seed, out)
 
 
-app.command()(audit)
-app.command(epilog=EXITS)(history)
-app.command()(compare)
-app.command(epilog=EXITS)(bless)
-app.command()(promote)
-app.command(epilog=EXITS)(retrain)
-app.command(epilog=EXITS)(dial)
-app.command(epilog=EXITS)(score)
+add_command(app, demo, RETRAIN, "lowchurn demo --max-churn 0.02 --out my-demo")
+add_command(
+    app,
+    audit,
+    AUDIT,
+    "lowchurn audit old.parquet new.parquet --label y --by country --max-churn 0.03 --html report.html",
+    exits=JUDGED,
+)
+add_command(app, history, AUDIT, "lowchurn history v1.parquet v2.parquet v3.parquet --label y --html history.html")
+add_command(
+    app,
+    compare,
+    AUDIT,
+    "lowchurn compare results/base results/candidate --never-break safety --markdown summary.md",
+    exits=f"{JUDGED} INCONCLUSIVE is 0 without --inconclusive fail.",
+)
+add_command(app, bless, AUDIT, "lowchurn bless results/base --as baseline.parquet")
+add_command(
+    app,
+    promote,
+    AUDIT,
+    "lowchurn promote credit last_week.parquet --label y --max-churn 0.02 --not-worse-than 0.005",
+    exits=f"{JUDGED} After PASS the challenger is the champion.",
+)
+add_command(
+    app,
+    retrain,
+    RETRAIN,
+    "lowchurn retrain --data new.parquet --target y --base prod.skops --max-churn 0.02 --out next.skops",
+)
+add_command(app, dial, RETRAIN, "lowchurn dial next.skops --max-churn 0.01 --out calmer.skops")
+add_command(
+    app,
+    score,
+    RETRAIN,
+    "lowchurn score --model next.skops --data rows.parquet --previous last_week.parquet --out this_week.parquet",
+)
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
 

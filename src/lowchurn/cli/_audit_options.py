@@ -110,9 +110,10 @@ def audit(
     margin: Annotated[Number, Option(help="Fall in accuracy that the review plan is to exclude.")] = None,
     power: Annotated[Number, Option(help="Power of the review plan.")] = None,
 ) -> None:
-    """Report what changed between two versions and judge it.
+    """Report what changed between two versions of a model, and judge it where there are limits.
 
-    Exit code 0: PASS; 1: FAIL; 3: INCONCLUSIVE (0 with --inconclusive warn or pass); 2: bad input.
+    Two tables of predictions on the same rows are joined by id. Every figure has an interval, and limits are judged on
+    its bounds. --inconclusive warn or pass makes INCONCLUSIVE exit code 0.
     """
     given = {name: value for name, value in locals().items() if value is not None}
     from lowchurn.cli._audit import run_audit

@@ -16,6 +16,7 @@ from typer import Argument, Option
 
 from lowchurn._exits import tell
 from lowchurn._terminal import printable
+from lowchurn.cli._help import BENCH, add_command
 from lowchurn.cli._printing import print_line
 
 if TYPE_CHECKING:
@@ -33,12 +34,11 @@ OutOption = Annotated[Path, Option("--out", help="Folder to write to.")]
 STORE = Path("bench-store")
 
 
-@bench_app.command("run")
 def run_command(
     names: Annotated[
         list[str],
         Argument(
-            metavar="PLAN | DATASETS...",
+            metavar="PLAN_OR_DATA",
             help="A plan, such as table2, celeba, resnet, imdb or squared, and perhaps data sets of it; or data sets "
             "or groups, such as openml, mnist-variants or built-in. With --network, celeba and imdb are data sets.",
         ),
@@ -81,10 +81,7 @@ def run_command(
     block: Annotated[int | None, Option(help="Trials that are trained together; a kill loses at most these.")] = None,
     retry_failed: Annotated[bool, Option("--retry-failed", help="Train models again that failed.")] = False,
 ) -> None:
-    """Train and measure what the store does not contain yet; the same command goes on where it was stopped.
-
-    Exit code 1: none of the models that were asked for is finished.
-    """
+    """Train and measure what the store does not contain yet; the same command goes on where it was stopped."""
     from lowchurn.bench._ablation import ablation_settings
     from lowchurn.bench._loading import expand
     from lowchurn.bench._plans import PLANS, choose_parts
@@ -155,7 +152,6 @@ def _run_all(store: Path, data: Path | None, asked: Iterable[Asked], options: di
         tell("warning", f"bench run: {of_all}; the first {found.reason}", "yellow")
 
 
-@bench_app.command("status")
 def status_command(store: StoreOption = STORE) -> None:
     """Show what the store contains."""
     from lowchurn.bench._run import summary
@@ -175,7 +171,6 @@ def status_command(store: StoreOption = STORE) -> None:
     Console(width=200, soft_wrap=True).print(table)
 
 
-@bench_app.command("tables")
 def tables_command(store: StoreOption = STORE, out: OutOption = Path("bench-tables")) -> None:
     """Write every table that the store fills, as Markdown, CSV and LaTeX."""
     from lowchurn.bench._report import write_tables
@@ -185,7 +180,6 @@ def tables_command(store: StoreOption = STORE, out: OutOption = Path("bench-tabl
         print_line(path)
 
 
-@bench_app.command("report")
 def report_command(store: StoreOption = STORE, out: OutOption = Path("bench-report")) -> None:
     """Make one page of all tables and figures."""
     from lowchurn.bench._report import write_report
@@ -194,7 +188,6 @@ def report_command(store: StoreOption = STORE, out: OutOption = Path("bench-repo
     print_line(write_report(Store(store), out))
 
 
-@bench_app.command("import")
 def import_command(
     sources: Annotated[list[Path], Argument(help="Other stores: folders or tar files.")],
     store: StoreOption = STORE,
@@ -210,7 +203,6 @@ def import_command(
             print_line(f"{source}: {copy_rows(other, Store(store))} new rows")
 
 
-@bench_app.command("prepare")
 def prepare_command(
     path: Annotated[Path, Argument(help="File to write, which ends in .npz.")],
     datasets: Annotated[list[str] | None, Argument(help="Data sets or groups. Default: openml.")] = None,
@@ -222,7 +214,6 @@ def prepare_command(
     print_line(f"{path}: {prepare(path, datasets or ['openml'], data) / 1e6:.1f} MB")
 
 
-@data_app.command("list")
 def list_command(data: DataOption = None) -> None:
     """List the data sets, and which of them are here."""
     from lowchurn.bench._datasets import DATASETS
@@ -237,7 +228,6 @@ def list_command(data: DataOption = None) -> None:
         print_line("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
-@data_app.command("fetch")
 def fetch_command(
     names: Annotated[list[str], Argument(help="Data sets or groups.")],
     data: Annotated[Path, Option("--data", envvar="LOWCHURN_DATA", help="Folder to put them into.")],
@@ -250,3 +240,21 @@ def fetch_command(
     for name in expand(names):
         path = fetch(name, data, again=again)
         print_line(f"{name}: {path or 'comes with scikit-learn'}")
+
+
+add_command(
+    bench_app,
+    run_command,
+    BENCH,
+    "lowchurn bench run wine --network fcn-100 --initial 40 --validation 20 --batch 40 --trials 5",
+    "run",
+)
+add_command(bench_app, status_command, BENCH, "lowchurn bench status --store bench-store", "status")
+add_command(bench_app, tables_command, BENCH, "lowchurn bench tables --out tables", "tables")
+add_command(bench_app, report_command, BENCH, "lowchurn bench report --out report", "report")
+add_command(bench_app, import_command, BENCH, "lowchurn bench import other-store --store bench-store", "import")
+add_command(
+    bench_app, prepare_command, BENCH, "lowchurn bench prepare inputs.npz openml --data ~/lowchurn-data", "prepare"
+)
+add_command(data_app, list_command, BENCH, "lowchurn data list --data ~/lowchurn-data", "list")
+add_command(data_app, fetch_command, BENCH, "lowchurn data fetch openml --data ~/lowchurn-data", "fetch")

@@ -78,9 +78,7 @@ def compare(
 ) -> None:
     """Compare two evaluation runs item by item; by default fail only on a shown regression.
 
-    Example: lowchurn compare results/base results/candidate --never-break safety --markdown summary.md
-
-    Exit code 0: PASS or INCONCLUSIVE; 1: FAIL; 3: INCONCLUSIVE with --inconclusive fail; 2: bad input.
+    Logs of lm-eval, Inspect and promptfoo are read, and tables. Items that one run lacks are counted and not compared.
     """
     given = {name: value for name, value in locals().items() if value is not None}
     from lowchurn.cli._compare import run_compare
@@ -99,7 +97,7 @@ def bless(
 ) -> None:
     """Write the outcomes and answers of a run to a small file that later runs are compared with.
 
-    Example: lowchurn bless results/base --as baseline.parquet, then lowchurn compare baseline.parquet results/candidate
+    Later: lowchurn compare baseline.parquet results/candidate.
     """
     given = {name: value for name, value in locals().items() if value is not None}
     from lowchurn.cli._compare import run_bless

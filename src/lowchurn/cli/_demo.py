@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 from lowchurn._display import brief_share, share_text
-from lowchurn._files import write_files
+from lowchurn._files import PathLike, write_files
 from lowchurn._types import Model
 from lowchurn.estimator import LowChurnClassifier
 from lowchurn.metrics import Flips, flips
@@ -111,12 +110,10 @@ def show_demo(console: Console, max_churn: float, seed: int, folder: Path) -> No
     console.print(f"Audit it yourself: lowchurn audit {old} {new} --label y --max-churn 0.05", soft_wrap=True)
 
 
-def _files(rows: list[DemoRow], folder: Path) -> dict[str | PathLike[str], str | bytes]:
+def _files(rows: list[DemoRow], folder: Path) -> dict[PathLike, bytes | str]:
     """The decisions of each model as CSV, and the page where its libraries are there."""
     _, y = demo_data()
-    files: dict[str | PathLike[str], str | bytes] = {
-        folder / f"{row.name}.csv": _csv(y[SEEN:], row.decisions) for row in rows
-    }
+    files: dict[PathLike, bytes | str] = {folder / f"{row.name}.csv": _csv(y[SEEN:], row.decisions) for row in rows}
     if all(find_spec(library) for library in ("ibis", "duckdb", "jinja2", "pandas")):
         files[folder / "report.html"] = _page(y[SEEN:], rows)
     return files
@@ -138,9 +135,9 @@ def _page(labels: np.ndarray, rows: list[DemoRow]) -> str:
 
     old, new = rows[0], rows[-1]
     before, after = (
-        pd.DataFrame({"id": range(len(labels)), "y": labels, "prediction": one.decisions}) for one in (old, new)
+        pd.DataFrame({"id": range(len(labels)), "y": labels, "prediction": r.decisions}) for r in (old, new)
     )
-    result = audit(before, after, label="y", old_name="in production", new_name=new.words)
+    result = audit(before, after, label="y", old_name=old.words, new_name=new.words)
     return html_page(result, result.gate(max_churn=0.05, not_worse_than=0.0), frontier=new.model)
 
 

@@ -46,9 +46,7 @@ def promote(
 ) -> None:
     """Audit the challenger of a model in MLflow against its champion, and move the alias where it passes.
 
-    Example: lowchurn promote credit last_week.parquet --label y --max-churn 0.02 --not-worse-than 0.005
-
-    Exit code 0: PASS, the challenger is the champion now; 1: FAIL; 3: INCONCLUSIVE; 2: bad input.
+    Both versions predict the rows of a file. Figures, report and verdict are logged to the challenger's run.
     """
     given = {key: value for key, value in locals().items() if value is not None}
     from lowchurn.cli._promote import run_promote

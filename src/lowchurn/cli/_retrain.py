@@ -115,7 +115,7 @@ def retrain(
     With --strategies auto (the default), sticky or dial the whole dial is written, and `lowchurn dial` makes models for
     other budgets of it.
 
-    Exit code 1: a certificate was asked for and not obtained. The report is written, the model is not.
+    Where a certificate was asked for and not obtained, the report is written and the model is not.
     """
     from lowchurn.retrain import Roles, retrain_files
 
@@ -166,7 +166,7 @@ def dial(
 
     Limits that are not given are those of the model.
 
-    Exit code 1: a certificate was asked for and not obtained. The report is written, the model is not.
+    Where a certificate was asked for and not obtained, the report is written and the model is not.
     """
     from lowchurn.retrain import dial_file
 

@@ -512,7 +512,7 @@ def check_base(base: Base | GivenBase, ruler: Ruler, classes: np.ndarray) -> Non
     gone = ruler.base_decisions == GONE
     if gone.all() and (ruler.base_proba == ruler.base_proba[:, :1]).all():  # nor any probability for one of these
         raise ValueError(
-            f"{WHO}: the base knows none of the classes {classes.tolist()[:5]}: it decides for others on every "
+            f"{WHO}: the base has none of the classes {classes.tolist()[:5]}: it decides for others on every "
             "held-out row. Labels must be of the same kind on both sides."
         )
     if gone.any() and isinstance(base, Base) and not base.names_its_classes and hasattr(base.model, "predict_proba"):
@@ -532,7 +532,7 @@ def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, sta
         warnings.warn(
             f"{WHO}: the base is clearly more accurate on the held-out rows than a plain retrain. It was probably "
             "trained on some of them, and then churn and accuracy there mean little for new rows. "
-            "Say which rows are new with new=.",
+            "Mark the rows that it has not seen with new=.",
             stacklevel=stacklevel + 1,
         )
     # A class that came or went since is no fault of the base.

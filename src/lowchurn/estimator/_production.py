@@ -359,7 +359,7 @@ def read_probabilities(
         if table.shape[1] != len(classes):
             raise ValueError(
                 f"{WHO}: {who} gives {table.shape[1]} columns for {len(classes)} classes. "
-                "Say which classes they are: a data frame with their names, or base_classes=."
+                "Name the classes: give a data frame with their names, or base_classes=."
             )
         labels = classes
     labels = as_labels(labels)
@@ -395,7 +395,7 @@ def align(table: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> np.ndar
     known = place >= 0
     if not known.any():
         raise ValueError(
-            f"{WHO}: the base knows none of the classes {classes.tolist()[:5]}; its own are {labels.tolist()[:5]}. "
+            f"{WHO}: the base has none of the classes {classes.tolist()[:5]}; it has {labels.tolist()[:5]}. "
             "Labels must be of the same kind on both sides."
         )
     if np.array_equal(place, np.arange(len(classes))) and (np.abs(table.sum(axis=1) - 1) < 1e-9).all():

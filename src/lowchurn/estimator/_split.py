@@ -356,7 +356,7 @@ def split_for_budget(
             label = classes.tolist()[counts.argmin()]
             raise ValueError(
                 f"{WHO}: every class must have at least two rows, one to train on and one to hold out; "
-                f"class {label!r} has one row. Add rows, leave the class out, or say held_out."
+                f"class {label!r} has one row. Add rows, leave the class out, or give held_out."
             )
         if n - choose_rows - certify_rows < len(classes):
             lower = "" if validation_fraction is None else " or lower validation_fraction"

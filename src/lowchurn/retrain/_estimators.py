@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WHO = "retrain"
 NAMES = ("auto", "base", "boosting", "logistic")
-WHAT_TO_TRAIN = "Say what to train: estimator='boosting' or estimator='logistic'."
+WHAT_TO_TRAIN = "Choose what to train: estimator='boosting' or estimator='logistic'."
 
 
 def choose_estimator(name: str, base: Model | None, X: pd.DataFrame) -> Pipeline | None:

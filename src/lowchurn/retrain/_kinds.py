@@ -89,7 +89,7 @@ class Seen:
         """Name a column that is text because of a few values among numbers."""
         if self.kind.name == TEXT and 0 < self.no_numbers < (1 - MOSTLY_NUMBERS) * self.there:
             warnings.warn(
-                f"{who}: the column {name!r} is taken for text: {self.no_numbers} of {self.there} values are no "
+                f"{who}: the column {name!r} is taken for text: {self.no_numbers} of {self.there} values are not "
                 f"numbers, such as {self.example[0]!r} in row {self.example[1]}.",
                 stacklevel=2,
             )
