@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from scipy import stats
 
+from lowchurn._display import brief_share
 from lowchurn._estimates import Estimate
 from lowchurn.audit import _number_counts as counts
 from lowchurn.audit import _releases as releases
@@ -69,7 +70,7 @@ class Sorted:
         wanted = {name: [*levels, *held] for name, held in known.items()}
         found = self.quantiles(column, wanted)
         how = "weighted quantile" if self.design.weighted else "interpolated quantile"
-        part = "" if self.part == 1 else f" of a sample of {100 * self.part:.1f} % by a hash of the id"
+        part = "" if self.part == 1 else f" of {brief_share(self.part)} of the rows, chosen by a hash of the id"
         method = f"{how}{part}, {'order statistics' if plain else f'Woodruff, {self.design.words()}'}"
         return {
             name: {

@@ -39,10 +39,8 @@ def _figures(audit: NumberAudit) -> dict[str, object]:
     test = ""
     if audit.loss_change.defined:
         p_value = f"p{p_equals(audit.paired_test.p_value)}".replace(" ", "\u00a0")
-        test = (
-            f"{audit.paired_test.method[0].upper()}{audit.paired_test.method[1:]}, two-sided, that the mean loss did "
-        )
-        test += f"not change: {p_value}."
+        method, loss = audit.paired_test.method, audit.compared.loss
+        test = f"{method[0].upper()}{method[1:]}, two-sided, that the mean {loss} did not change: {p_value}."
     known = f"{audit.whole.counts.n['labelled']:,}"
     truth = "a target" if audit.columns.label is not None else f"a known {audit.compared.loss}"
     return {
