@@ -235,7 +235,7 @@ def test_names_with_control_characters_do_not_reach_the_terminal(lowchurn, tmp_p
 
 WITHOUT_UNIX = """
 import os, sys
-sys.modules["fcntl"] = None
+sys.modules["fcntl"] = sys.modules["psutil"] = None  # the psutil of this system asks for what is taken away here
 for name in ("sched_getaffinity", "sysconf"):
     if hasattr(os, name):
         delattr(os, name)
