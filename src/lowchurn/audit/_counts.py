@@ -168,7 +168,7 @@ def count(cells: Table, cuts: Sequence[Cut] = ()) -> Table:
     if not cuts:
         return whole
     slices = _changes(cells, SLICES)
-    return ibis.union(whole, slices.select(*whole.columns))
+    return ibis.union(whole, slices.select(*whole.columns).cast(whole.schema()))  # Spark stores literals as it likes
 
 
 def _changes(cells: Table, part: int) -> Table:
