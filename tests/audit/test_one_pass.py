@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
+from sklearn.metrics import log_loss
 
 import lowchurn
 from lowchurn.audit import _cells as cells
@@ -186,6 +187,21 @@ def test_scores_that_are_no_probabilities_are_not_used_as_such(rows):
         assert audit.soft["brier_new"].value == pytest.approx(((q[at, 1] - truth) ** 2).mean())
 
 
+def test_the_first_of_two_probabilities_is_read_once_where_the_second_leaves_it():
+    rng = np.random.default_rng(0)
+    p, q, y = rng.random(200), rng.random(200), rng.integers(0, 2, 200)
+    p[:2] = 0.0, 1.0
+    exact = [pd.DataFrame({"id": range(200), "proba_0": 1 - x, "proba_1": x}) for x in (p, q)]
+    near = [table.assign(proba_0=table.proba_0.clip(1e-9)) for table in exact]
+    found, other = (lowchurn.audit.audit(a.assign(y=y), b, label="y", bootstrap=100) for a, b in (exact, near))
+    assert found.soft["log_loss_new"].value == pytest.approx(log_loss(y, q))
+    assert found.soft["brier_old"].value == pytest.approx(((p - y) ** 2).mean())
+    assert found.to_dict()["flip_matrix"] == other.to_dict()["flip_matrix"]
+    for name, estimate in found.soft.items():
+        assert estimate.value == pytest.approx(other.soft[name].value, rel=1e-6), name
+        assert (estimate.low, estimate.high) == pytest.approx((other.soft[name].low, other.soft[name].high), rel=1e-6)
+
+
 def test_probability_columns_with_gaps_are_refused():
     old, new = make_tables(30, 2)
     names = [name for name in old if name.startswith("proba_")]
@@ -217,7 +233,9 @@ def test_one_query_reads_both_tables(monkeypatch, tmp_path):
         frame[[c for c in frame if not c.startswith("proba_")]].to_parquet(tmp_path / f"{name}.parquet")
     kept = []
     keep = lowchurn.audit._sources.Engine.keep
-    monkeypatch.setattr(lowchurn.audit._sources.Engine, "keep", lambda self, t: kept.append(keep(self, t)) or kept[-1])
+    monkeypatch.setattr(
+        lowchurn.audit._sources.Engine, "keep", lambda self, t, rows=0: kept.append(keep(self, t)) or kept[-1]
+    )
     paths = tmp_path / "old.parquet", tmp_path / "new.parquet"
     audit = lowchurn.audit.audit(*paths, label="y", by="country")
     assert len(kept) == 1

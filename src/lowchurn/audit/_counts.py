@@ -16,7 +16,7 @@ import ibis
 
 from lowchurn.audit._cells import JOINED, SINGLED, part, rows_where, singled, sizes, together
 from lowchurn.audit._columns import Columns
-from lowchurn.audit._joins import BOTH, Column, Table, class_literals, count_if, judged, key_names, known
+from lowchurn.audit._joins import BOTH, Column, Table, class_literals, count_if, judged, key_names, known, quick_hash
 
 CALIBRATION_BINS = 15
 SHIFT_BINS = 20
@@ -168,7 +168,7 @@ def count(cells: Table, cuts: Sequence[Cut] = ()) -> Table:
     if not cuts:
         return whole
     slices = _changes(cells, SLICES)
-    return ibis.union(whole, slices.select(*whole.columns))
+    return ibis.union(whole, slices.select(*whole.columns).cast(whole.schema()))  # Spark stores literals as it likes
 
 
 def _changes(cells: Table, part: int) -> Table:
@@ -258,8 +258,8 @@ def unit_of(pairs: Table, columns: Columns, units: int) -> Column:
             unit = pairs.k0
     if units <= MOST_UNITS:
         return name
-    # A remainder of a negative number is negative in SQL: twice as many bags, which harms nothing.
-    return (unit.hash() % (BAGS // 2)).cast("int16")
+    # A remainder of a negative number is negative in SQL: twice as many bags on Spark, which harms nothing.
+    return (quick_hash(unit) % BAGS).cast("int16")
 
 
 def changed(cells: Table) -> Table:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import ibis
+import ibis.expr.datatypes as dt
 import numpy as np
 
 from lowchurn.audit._columns import Columns, Predicted
@@ -123,9 +124,19 @@ def _unfit(column: Column, rule: str, limit: int) -> Column:
     return large | (column.floor() != column) if column.type().is_decimal() else large
 
 
+@ibis.udf.agg.builtin(name="count_if")
+def _count_if(condition: dt.boolean) -> dt.int64:
+    """Of DuckDB and Spark: several times faster than a sum or a filter."""
+
+
+@ibis.udf.scalar.builtin(name="hash")
+def quick_hash(value) -> dt.int64:  # type: ignore[no-untyped-def]  # of any type
+    """The hash of DuckDB (never negative) or Spark: several times faster than Ibis' own, which makes it one type."""
+
+
 def count_if(condition: Column) -> Column:
     """In how many rows a condition is true."""
-    return condition.fill_null(False).cast("int64").sum().fill_null(0)
+    return _count_if(condition).fill_null(0)  # of no rows DuckDB counts none, not 0
 
 
 def row_checks(rows: Table) -> Table:
@@ -159,6 +170,8 @@ def proba_bounds(rows: Table, columns: Columns) -> Table:
     proba = _proba(rows)
     off = (_total(proba) - 1).abs()  # missing or NaN where one of them is
     found = {"rows": rows.count(), "known": off.count(), "off": off.max(), "least": ibis.least(*proba).min()}
+    if len(proba) == 2 and "p0" in rows.columns:
+        found["rest"] = count_if(rows.p0 == 1 - rows.p1)
     if "label" in rows.columns:
         found["odd_labels"] = count_if(rows.label.notin(class_literals(columns)))
     return rows.aggregate(**found)

@@ -196,12 +196,14 @@ def _check_sides(sides: Sides) -> list[str]:
         side: joins.project(given[side], sides.columns, side, given["new" if side == "old" else "old"].columns)
         for side in ("old", "new")
     }
+    spared = True
     for side, rows in sides.tables.items():
         tolerance = 1e-4 if has_low_precision(given[side], sides.columns.side(side).proba) else 1e-6
         found = sides.found[side] = sides.engine.fetch_row(joins.row_checks(rows))
         if sides.columns.probabilistic:
             bounds = sides.engine.fetch_row(joins.proba_bounds(rows, sides.columns))
             sides.odd_labels |= bool(bounds.get("odd_labels"))
+            spared &= bounds.get("rest") == bounds["rows"]
             if not _sound(bounds, tolerance):
                 found |= sides.engine.fetch_row(joins.proba_checks(rows, tolerance))
         _check_side(side, found, sides.columns, sides.strict, tolerance)
@@ -211,6 +213,8 @@ def _check_sides(sides: Sides) -> list[str]:
         if found.get("outside") or found.get("no_proba"):
             notes.append(f"Scores of the {side} table are not all in [0, 1], so they are not taken for probabilities.")
             sides.soft = False
+    if sides.soft and spared:  # the first of two probabilities is what the second leaves, to the last bit
+        sides.tables = {side: rows.drop("p0") for side, rows in sides.tables.items()}
     return notes
 
 

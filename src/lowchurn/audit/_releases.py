@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import ibis
-import ibis.expr.datatypes as dt
 
 from lowchurn.audit._joins import Column, Table, count_if, folded, key_names
 
@@ -131,16 +130,11 @@ def sums(
     wanted = {}
     for i, name in enumerate(names):
         hit = held[f"x{i}"]
-        wanted[f"n_{name}"] = _count_if(hit).fill_null(0)  # of no rows DuckDB counts none, not 0
+        wanted[f"n_{name}"] = count_if(hit)
         for k, letter in enumerate("wv"[: len(weights)]):
             wanted[f"{letter}_{name}"] = hit.ifelse(held[f"y{k}"], 0.0).sum().fill_null(0.0)
     wanted |= {name: held[f"z{i}"].sum().fill_null(0.0) for i, name in enumerate(also)}
     return held.group_by(list(by)).aggregate(**wanted) if by else held.aggregate(**wanted)
-
-
-@ibis.udf.agg.builtin(name="count_if")
-def _count_if(condition: dt.boolean) -> dt.int64:
-    """Of DuckDB and Spark: several times faster than a sum or a filter, which counts where there are hundreds."""
 
 
 def by_changes(rows: Table) -> Table:
