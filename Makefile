@@ -43,15 +43,15 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e ".[dev]"
 	@touch $@ $(VENV)/.core $(VENV)/.audit
 
-$(VENV)/.docs: $(VENV)/.dev
+$(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e ".[dev,docs]"
-	@touch $@
+	@touch $@ $(VENV)/.dev $(VENV)/.core
 
 demo: $(VENV)/.audit
 	$(BIN)/lowchurn demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not slow and not stress and not gpu and not spark and not site"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not stress and not gpu and not spark and not site"
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m "not stress and not gpu and not spark and not site"
