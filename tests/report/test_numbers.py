@@ -9,7 +9,7 @@ import pytest
 from lowchurn.audit import audit, compare
 from lowchurn.report import html_page, write_html
 from tests.audit.numbers import make_numbers
-from tests.report.test_layout import FAULTS, WIDTHS
+from tests.report.test_layout import assert_whole
 from tests.report.test_page import EVIL, Balanced, browser, needs_chromium  # noqa: F401 - browser is a fixture
 
 
@@ -57,15 +57,8 @@ def audits():
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["full", "bare", "same", "one", "runs", "worst"])
 def test_nothing_is_cut_and_no_word_is_broken(browser, audits, tmp_path, name, scheme):  # noqa: F811
-    write_html(tmp_path / "page.html", *audits[name])
-    view = browser.new_page(color_scheme=scheme)
-    view.goto((tmp_path / "page.html").as_uri())
-    for width in WIDTHS:
-        view.set_viewport_size({"width": width, "height": 900})
-        for opened in ("false", "true"):
-            view.evaluate(f"document.querySelectorAll('details').forEach(d => {{ d.open = {opened}; }})")
-            assert view.evaluate(FAULTS) == [], f"{name} at {width}, folded parts open: {opened}"
-    view.close()
+    write_html(tmp_path / f"{name}.html", *audits[name])
+    assert_whole(browser, tmp_path / f"{name}.html", scheme)
 
 
 def section(page, name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import special
@@ -252,31 +252,45 @@ class Slice:
 
 def judge_slices(found: Mapping[Key, Tally], cuts: Sequence[Cut], design: Design) -> list[Slice]:
     """Every slice with its estimates and tests; the q-values are over all slices together."""
-    whole = found[-1, None]
-    overall = whole.weight["changed"] / whole.weight["all"]
-    inside = list(found.items())[1:]
-    changes = [design.mcnemar(tally).p_value for _, tally in inside]
-    flips = [design.more_flips(tally, whole) for _, tally in inside]
-    slices = []
-    for ((cut, value), tally), p, q, flips_p, flips_q in zip(
-        inside, changes, stats.false_discovery(changes), flips, stats.false_discovery(flips), strict=True
-    ):
-        figures = {name: design.figure(tally, name) for name in FIGURES if name != "lateral"}
-        slices.append(
-            Slice(
-                cuts[cut].name,
-                cuts[cut].words(value),
-                tally.n["all"],
-                **figures,
-                p_value=p,
-                q_value=float(q),
-                lift=figures["churn"].value / overall if overall > 0 else math.nan,
-                excess=tally.weight["changed"] - overall * tally.weight["all"],
-                flips_p=flips_p,
-                flips_q=float(flips_q),
-            )
+    whole, inside = found[-1, None], list(found.items())[1:]
+    tests = slice_tests([tally for _, tally in inside], whole, design, [design.mcnemar(tally) for _, tally in inside])
+    names = [name for name in FIGURES if name != "lateral"]
+    figures: list[dict[str, Any]] = [{name: design.figure(tally, name) for name in names} for _, tally in inside]
+    return [
+        Slice(
+            cuts[cut].name,
+            cuts[cut].words(value),
+            tally.n["all"],
+            **of_slice,
+            **tested,
         )
-    return slices
+        for ((cut, value), tally), of_slice, tested in zip(inside, figures, tests, strict=True)
+    ]
+
+
+def slice_tests(inside: Sequence[Tally], whole: Tally, design: Design, changes: Sequence[Test]) -> list[dict[str, Any]]:
+    """Of each slice, by the names of :class:`Slice`: its test with its q-value, and how its changes stand out."""
+    p_values = [test.p_value for test in changes]
+    flips = [design.more_flips(tally, whole) for tally in inside]
+    overall = _share(whole)
+    q_values, flips_q = stats.false_discovery(p_values), stats.false_discovery(flips)
+    return [
+        {
+            "p_value": p_values[i],
+            "q_value": float(q_values[i]),
+            "lift": _share(tally) / overall if overall > 0 else math.nan,
+            "excess": tally.weight["changed"] - overall * tally.weight["all"],
+            "flips_p": flips[i],
+            "flips_q": float(flips_q[i]),
+        }
+        for i, tally in enumerate(inside)
+    ]
+
+
+def _share(tally: Tally) -> float:
+    """Of changed rows, by weight."""
+    weight = tally.weight["all"]
+    return tally.weight["changed"] / weight if weight else math.nan
 
 
 def _natural(value: str | None) -> tuple[int, float, str]:

@@ -13,9 +13,9 @@ from scipy import stats as scipy_stats
 from lowchurn._checks import unknown_name
 from lowchurn._estimates import Estimate, undefined
 from lowchurn.audit._history_sums import Sums
-from lowchurn.audit._inference import Design, Key, Tally, in_order
+from lowchurn.audit._inference import Design, Key, Tally, in_order, slice_tests
 from lowchurn.audit._number_counts import SQUARES, Scale
-from lowchurn.audit._statistics import Test, false_discovery
+from lowchurn.audit._statistics import Test
 
 if TYPE_CHECKING:
     from lowchurn.audit._counts import Cut
@@ -263,29 +263,17 @@ def judge_number_slices(
     found: Mapping[Key, NumberTally], cuts: Sequence[Cut], design: NumberDesign
 ) -> list[NumberSlice]:
     """Every slice with its estimates and tests; the q-values are over all slices together."""
-    whole = found[-1, None].counts
-    overall = whole.weight["changed"] / whole.weight["all"]
-    inside = list(found.items())[1:]
-    changes = [design.test(tally).p_value for _, tally in inside]
-    flips = [design.design.more_flips(tally.counts, whole) for _, tally in inside]
-    slices = []
-    for ((cut, value), tally), p, q, flips_p, flips_q in zip(
-        inside, changes, false_discovery(changes), flips, false_discovery(flips), strict=True
-    ):
-        figures: dict[str, Any] = {name: design.figure(tally, name) for name in FIGURES}
-        counts = tally.counts
-        slices.append(
-            NumberSlice(
-                cuts[cut].name,
-                cuts[cut].words(value),
-                counts.n["all"],
-                **figures,
-                p_value=p,
-                q_value=float(q),
-                lift=figures["moved"].value / overall if overall > 0 else math.nan,
-                excess=counts.weight["changed"] - overall * counts.weight["all"],
-                flips_p=flips_p,
-                flips_q=float(flips_q),
-            )
+    whole, inside = found[-1, None].counts, list(found.items())[1:]
+    counts, changes = [tally.counts for _, tally in inside], [design.test(tally) for _, tally in inside]
+    tests = slice_tests(counts, whole, design.design, changes)
+    figures: list[dict[str, Any]] = [{name: design.figure(tally, name) for name in FIGURES} for _, tally in inside]
+    return [
+        NumberSlice(
+            cuts[cut].name,
+            cuts[cut].words(value),
+            tally.counts.n["all"],
+            **of_slice,
+            **tested,
         )
-    return slices
+        for ((cut, value), tally), of_slice, tested in zip(inside, figures, tests, strict=True)
+    ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lowchurn._display import interval_text, number_interval_text, number_text, share_text
 from lowchurn._estimates import Estimate
 from lowchurn.audit._markdown import table
-from lowchurn.audit._words import MOST_ITEMS, MOST_SLICES, item_of, item_table, p_equals, p_text, short
+from lowchurn.audit._words import MOST_ITEMS, MOST_SLICES, answers_text, item_of, item_table, p_equals, p_text, short
 
 if TYPE_CHECKING:
     from lowchurn.audit._number_inference import NumberSlice
@@ -146,9 +146,8 @@ def _run_lines(audit: NumberAudit) -> list[str]:
             change = f"{number_interval_text(s.loss_change, signed=True):<32}"
             found.append(f"  {short(s.name, 40):<{width}} {numbers}{change} {p_text(s.q_value)}")
     for item in worse_items(audit)[:MOST_ITEMS]:
-        answers = [short(item[side], 60) for side in ("old answer", "new answer") if side in item]
-        shown = f": {' -> '.join(map(repr, answers))}" if answers else ""
-        found.append(f"  worse {short(item_of(audit, item), 60)} ({item['old']:.4g} -> {item['new']:.4g}){shown}")
+        moved = f"({item['old']:.4g} -> {item['new']:.4g})"
+        found.append(f"  worse {short(item_of(audit, item), 60)} {moved}{answers_text(item)}")
     if (more := audit.whole.counts.n["broken"] - MOST_ITEMS) > 0:
         found.append(f"  and {more:,} more items that got worse")
     return found

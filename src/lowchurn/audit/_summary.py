@@ -16,6 +16,7 @@ from lowchurn.audit._markdown import cell
 from lowchurn.audit._words import (
     MOST_ITEMS,
     MOST_SLICES,
+    answers_text,
     audited_lines,
     check_row,
     item_of,
@@ -147,9 +148,7 @@ def _run_lines(audit: Audit) -> list[str]:
         figures = f"{s.rows:>7,} {before:>9} {after:>9}  {interval_text(s.accuracy_change, True):<32}"
         lines.append(f"  {short(s.name, 40):<{width}} {figures} {p_text(s.q_value)}")
     for flip in broken_items(audit)[:MOST_ITEMS]:
-        answers = [short(flip[side], 60) for side in ("old answer", "new answer") if side in flip]
-        shown = f": {' -> '.join(map(repr, answers))}" if answers else ""
-        lines.append(f"  broken {short(item_of(audit, flip), 60)}{shown}")
+        lines.append(f"  broken {short(item_of(audit, flip), 60)}{answers_text(flip)}")
     if (more := audit.whole.n["broken"] - MOST_ITEMS) > 0:
         lines.append(f"  and {more:,} more broken items")
     return lines

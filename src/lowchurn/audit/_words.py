@@ -44,6 +44,12 @@ def item_of(audit: Outcome, flip: Mapping[str, object]) -> str:
     return "/".join(str(flip[name]) for name in audit.columns.id)
 
 
+def answers_text(item: Mapping[str, object]) -> str:
+    """Both answers to an item of evaluation runs, where they are known."""
+    answers = [short(item[side], 60) for side in ("old answer", "new answer") if side in item]
+    return f": {' -> '.join(map(repr, answers))}" if answers else ""
+
+
 def table_lines(head: str, rows: list[str]) -> list[str]:
     """A table of Markdown whose cells are safe already."""
     return [f"| {row} |" for row in (head, " | ".join("---" for _ in head.split(" | ")), *rows)]
