@@ -107,7 +107,7 @@ EDGES = {
     "jinja2": ("_html.py",),
     "markupsafe": ("_html.py",),
     "vl_convert": ("_charts.py",),
-    "ray": ("_ray.py",),
+    "ray": ("_ray.py", "bench/_cluster.py"),
     "skops": ("learners/_skops.py",),
     "onnxruntime": ("estimator/_production.py",),
     "pandas": (

@@ -28,8 +28,8 @@ def connected(who: str, address: str | None = None) -> Iterator[Any]:
     who : str
         The first word of errors, such as ``bench``.
     address : str, optional
-        ``auto`` (the cluster of this machine), ``HOST:PORT`` or ``ray://HOST:PORT``; by default ``RAY_ADDRESS``, or
-        ``auto``. A process that is connected already stays so, whatever the address.
+        ``auto`` (the cluster of this machine) or ``HOST:PORT`` of its head; by default ``RAY_ADDRESS``, or ``auto``.
+        This machine is a node of it. A process that is connected already stays so, whatever the address.
 
     Yields
     ------
@@ -69,9 +69,10 @@ def _check_answer(who: str, place: str) -> None:
     """Refuse an address where nobody listens; Ray itself tries again for minutes."""
     if place == "auto":
         return
-    found = re.fullmatch(r"(?:ray://)?\[?([^/\s]+?)\]?:([0-9]{1,5})", place)
+    found = re.fullmatch(r"\[?([^/\s]+?)\]?:([0-9]{1,5})", place)
     if not found or int(found[2]) > 65535:
-        raise ValueError(f"{who}: address must be auto, HOST:PORT or ray://HOST:PORT, got {place!r}.")
+        advice = " Run the command on a node of the cluster." if place.startswith("ray://") else ""
+        raise ValueError(f"{who}: address must be auto or HOST:PORT, got {place!r}.{advice}")
     try:
         socket.create_connection((found[1], int(found[2])), timeout=ANSWER).close()
     except (OSError, UnicodeError) as error:

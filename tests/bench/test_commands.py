@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from lowchurn.bench import _run as run_module
+from lowchurn.bench import _blocks as blocks_module
 from lowchurn.bench import _store as store_module
 from lowchurn.bench._segments import encode
 from lowchurn.bench._store import Store
@@ -44,12 +44,12 @@ def broken_for(trials):
             raise RuntimeError("[red]out[/] of \x1b[31mmemory")
         return real(data, protocol, wanted, **options)
 
-    real = run_module.run_trials
+    real = blocks_module.run_trials
     return run_trials
 
 
 def test_a_run_in_which_everything_failed_is_not_a_success(lowchurn, monkeypatch):
-    monkeypatch.setattr(run_module, "run_trials", broken_for([0, 1]))
+    monkeypatch.setattr(blocks_module, "run_trials", broken_for([0, 1]))
     for _ in range(2):  # also when the failures are there already
         code, out, errors = lowchurn("bench", "run", *TINY)
         assert code == 1
@@ -60,7 +60,7 @@ def test_a_run_in_which_everything_failed_is_not_a_success(lowchurn, monkeypatch
 
 
 def test_some_failures_are_a_warning_that_counts_them(lowchurn, monkeypatch, tmp_path):
-    monkeypatch.setattr(run_module, "run_trials", broken_for([1]))
+    monkeypatch.setattr(blocks_module, "run_trials", broken_for([1]))
     code, out, errors = lowchurn("bench", "run", *TINY, "--block", 1)
     assert code == 0
     assert "2 new rows, 1 failed, 0 were there." in out
