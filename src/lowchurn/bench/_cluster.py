@@ -25,6 +25,12 @@ BEAT = 1.0  # seconds between two looks at the cluster
 AHEAD = 8  # blocks that wait on the cluster, so that no worker waits for this process
 
 
+def check_resources(gpus: float | None, cpus: float) -> None:
+    """Refuse what no block can use: nothing, or more than one GPU."""
+    check_number("bench", "cpus_per_block", cpus, 0, 2**20, open_low=True)
+    check_number("bench", "gpus_per_block", 0.0 if gpus is None else gpus, 0, 1)
+
+
 class OnRay:
     """Runs all blocks of all batches, the longest first, on whatever nodes the cluster has.
 
@@ -39,8 +45,7 @@ class OnRay:
     """
 
     def __init__(self, ray: Any, gpus: float | None = None, cpus: float = 1.0, jobs: int | None = None) -> None:
-        check_number("bench", "cpus_per_block", cpus, 0, 2**20, open_low=True)
-        check_number("bench", "gpus_per_block", 0.0 if gpus is None else gpus, 0, 1)
+        check_resources(gpus, cpus)
         self.ray, self.gpus, self.cpus, self.jobs = ray, gpus, cpus, jobs
         self._machine: Machine | None = None
 

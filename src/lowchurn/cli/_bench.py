@@ -136,8 +136,12 @@ def _cluster_options(
         if wrong := [name for name, value in given.items() if value is not None]:
             raise ValueError(f"bench run: --{wrong[0]} is for clusters. Add --cluster ray, or leave it out.")
         return None
+    from lowchurn.bench._cluster import check_resources
+
     check_choice("bench run", "--cluster", cluster, ("ray",))
-    return {"address": address, "gpus": gpus, "cpus": 1.0 if cpus is None else cpus}
+    cpus = 1.0 if cpus is None else cpus
+    check_resources(gpus, cpus)
+    return {"address": address, "gpus": gpus, "cpus": cpus}
 
 
 def _planned(plan: str, parts: list[Part], data: Path | None) -> Iterator[Asked]:
