@@ -3,7 +3,7 @@
 One query reads both tables and makes *cells* of the pairs (:func:`cells`): pairs that agree are counted together, a
 pair that differs is a cell of its own, with its id. Everything else is asked of the cells, which are few. Every
 function here maps tables to tables; nothing is computed before the engine is asked for a (small) result. The same
-expressions run on DuckDB and on Spark.
+expressions run on DuckDB, on Spark and in other databases that Ibis knows.
 """
 
 from __future__ import annotations
@@ -248,8 +248,11 @@ def _clamped(bin: Column, bins: int) -> Column:
     return ibis.least(ibis.greatest(bin, 0), bins - 1)
 
 
-def unit_of(pairs: Table, columns: Columns, units: int) -> Column:
-    """What is resampled: the group or else the row; too many of them are put into bags by a hash."""
+def unit_of(pairs: Table, columns: Columns, units: int, quick: bool = True) -> Column:
+    """What is resampled: the group or else the row; too many of them are put into bags by a hash.
+
+    ``quick``: the database has the function of :func:`quick_hash`.
+    """
     if columns.group is not None:
         unit, name = pairs.g, pairs.g.cast("string")
     else:
@@ -258,8 +261,8 @@ def unit_of(pairs: Table, columns: Columns, units: int) -> Column:
             unit = pairs.k0
     if units <= MOST_UNITS:
         return name
-    # A remainder of a negative number is negative in SQL: twice as many bags on Spark, which harms nothing.
-    return (quick_hash(unit) % BAGS).cast("int16")
+    # A remainder of a negative number is negative in SQL: up to twice as many bags, which harms nothing.
+    return ((quick_hash(unit) if quick else name.hash()) % BAGS).cast("int16")
 
 
 def changed(cells: Table) -> Table:

@@ -154,7 +154,8 @@ class Sides:
         pairs = self.engine.share(self.pairs(soft=self.soft))
         unit = None
         if self.soft or grouped:
-            unit = counts.unit_of(pairs, self.columns, groups if grouped else min(self.rows))
+            units = groups if grouped else min(self.rows)
+            unit = counts.unit_of(pairs, self.columns, units, self.engine.hashes)
         cells = self.engine.keep(counts.cells(pairs, cuts, unit, grouped), sum(self.rows))
         return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
 
