@@ -37,6 +37,7 @@ BENCH = {
         seed""",
     "Files": "store data out again",
     "How to run it": "device dtype jobs block retry_failed",
+    "On a cluster": "cluster address gpus_per_block cpus_per_block",
 }
 
 

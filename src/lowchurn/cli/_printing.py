@@ -47,6 +47,26 @@ def rows_bar() -> Iterator[Callable[[int, int], None] | None]:
         bar.stop()
 
 
+@contextmanager
+def blocks_bar() -> Iterator[Callable[[tuple[int, int, int, int]], None]]:
+    """A bar of blocks: done, running and waiting, and on how many nodes; on a terminal, gone when they end."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("blocks"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+
+        def show(progress: tuple[int, int, int, int]) -> None:
+            done, running, waiting, nodes = progress
+            words = f"{done} done, {running} running, {waiting} waiting, {nodes} node{'s' * (nodes != 1)}"
+            bar.update(task, completed=done, total=done + running + waiting, description=words)
+
+        yield show
+
+
 def print_line(value: object, console: Console | None = None) -> None:
     """Print one line without markup, control characters as escapes."""
     (console or Console()).print(Text(printable(value)), soft_wrap=True)
