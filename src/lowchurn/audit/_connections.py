@@ -113,7 +113,7 @@ def _spark(master: str | None, options: Sequence[str], partitions: bool) -> Conn
     except Exception as error:
         cure = "Check the master" if os.environ.get("JAVA_HOME") else "Check the master and that Java is installed"
         raise ValueError(f"audit: Spark did not start: {one_line(error)}. {cure}.") from error
-    if not running and session.sparkContext.master.startswith("local"):
+    if not running and str(session.sparkContext.master).startswith("local"):
         _spare_tasks(session, options)
     backend = ibis.pyspark.connect(session)
 
