@@ -66,9 +66,12 @@ docs: $(VENV)/.docs
 test-stress: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m stress tests
 
-test-spark: $(VENV)/.dev
+$(VENV)/.spark: $(VENV)/.dev
 	$(PIP) -e ".[spark]"
-	$(BIN)/python -m pytest -m spark tests/audit
+	@touch $@
+
+test-spark: $(VENV)/.spark
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m spark tests/audit $(ARGS)
 
 $(VENV)/.ray: $(VENV)/.dev
 	$(PIP) -e ".[ray]"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import ibis
@@ -107,11 +107,14 @@ def _spark(master: str | None, options: Sequence[str], partitions: bool) -> Conn
         builder = builder.config(name, value)
     if master is not None:
         builder = builder.master(master)
+    running = SparkSession.getActiveSession() is not None
     try:
         session = builder.getOrCreate()
     except Exception as error:
         cure = "Check the master" if os.environ.get("JAVA_HOME") else "Check the master and that Java is installed"
         raise ValueError(f"audit: Spark did not start: {one_line(error)}. {cure}.") from error
+    if not running and str(session.sparkContext.master).startswith("local"):
+        _spare_tasks(session, options)
     backend = ibis.pyspark.connect(session)
 
     def read_files(path: str) -> ibis.Table:
@@ -122,3 +125,10 @@ def _spark(master: str | None, options: Sequence[str], partitions: bool) -> Conn
         return backend.read_parquet(path, **how)
 
     return Connected(backend, read_files)
+
+
+def _spare_tasks(session: Any, options: Sequence[str]) -> None:
+    """On one machine, a few tasks for each step: Spark's default is 200, each of which costs more than its rows."""
+    name, default = "spark.sql.shuffle.partitions", "200"
+    if session.conf.get(name) == default and not any(option.startswith(f"{name}=") for option in options):
+        session.conf.set(name, str(8 * session.sparkContext.defaultParallelism))

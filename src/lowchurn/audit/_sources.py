@@ -30,6 +30,7 @@ from lowchurn._checks import unknown_name
 from lowchurn._files import make_scratch
 from lowchurn._terminal import one_line
 from lowchurn.audit import _csv as csv_files
+from lowchurn.audit import _object_stores as object_stores
 from lowchurn.audit._connections import Connected, connect
 from lowchurn.audit._exact import MOST_DIGITS, ColumnType, Schema
 from lowchurn.audit._joins import quick_hash
@@ -205,8 +206,13 @@ class Engine:
             raise ValueError(f"audit: give both tables as Ibis tables of {self.backend.name}, got the path {path!r}.")
         name, table = split_path(path)
         if is_remote(name) and not self.remote:
+            if not table and format_of(name) == "Parquet" and object_stores.is_readable(name):
+                dataset, schemas = object_stores.open_dataset(side, name, self.partitions)
+                opened = self._open_memory(side, dataset)
+                opened.uneven = _uneven(schemas)
+                return opened
             raise ValueError(
-                f"audit: {path!r} for the {side} table is remote, and the database downloads extensions to read "
+                f"audit: {path!r} for the {side} table is remote, and the database downloads an extension to read "
                 "it. Allow it with remote=True, or copy the file."
             )
         files = [name] if is_remote(name) else files_to_read(side, path)
@@ -221,6 +227,9 @@ class Engine:
             if str(error).startswith("audit: "):
                 raise
             reason = _csv_line(error) if format == "CSV" else _first_line(error)
+            if is_remote(name) and "extension" in reason:
+                reason += ". DuckDB reads it with this extension, which it has to download once; without remote=True, "
+                reason += "Arrow reads Parquet on s3:// and gs:// and needs none"
             raise ValueError(f"audit: cannot read {path!r} as {format}: {reason}.") from None
 
     def _open_csv(self, files: list[str]) -> Opened:
