@@ -267,20 +267,15 @@ class Terminal(io.StringIO):
 
 
 def test_a_terminal_shows_lines_and_a_bar_of_blocks(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("COLUMNS", "120")
-    with blocks_bar() as (tell, show):
-        show((1, 2, 3, 2))
-        tell("a \x1b[31mline")
-    words = sys.stdout.getvalue()
-    assert "1 done, 2 running, 3 waiting, 2 nodes" in words
-    assert "a \\x1b[31mline" in words
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with blocks_bar() as (tell, show):
-        show((1, 2, 3, 2))
-        tell("a line")
-    assert sys.stdout.getvalue() == "a line\n"  # a file gets no bar
+    for errors, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        monkeypatch.setattr(sys, "stderr", errors)
+        with blocks_bar() as (tell, show):
+            show((1, 2, 3, 2))
+            tell("a \x1b[31mline")
+        assert sys.stdout.getvalue() == "a \\x1b[31mline\n"
+        assert ("1 done, 2 running, 3 waiting, 2 nodes" in errors.getvalue()) is shown
 
 
 def test_a_cluster_without_ray_is_one_line_that_names_the_extra(lowchurn, monkeypatch, tmp_path):

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -52,25 +51,28 @@ def rows_bar() -> Iterator[Callable[[int, int], None] | None]:
 def blocks_bar() -> Iterator[tuple[Callable[[object], None], Callable[[tuple[int, int, int, int]], None]]]:
     """A function for lines, and one for a bar of blocks: done, running, waiting, and on how many nodes.
 
-    The bar is below the lines, on a terminal, and goes when the blocks end.
+    The bar is below the lines, on the standard error of a terminal, and goes when the blocks end.
     """
-    out, errors = (stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
-    if not (out or errors):
+    if sys.stderr is None or not sys.stderr.isatty():
         yield print_line, lambda progress: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=not out)
     columns = (TextColumn("blocks"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
+
+        def tell(value: object) -> None:
+            bar.stop()  # takes it away, so that the line is above it
+            print_line(value)
+            bar.start()
 
         def show(progress: tuple[int, int, int, int]) -> None:
             done, running, waiting, nodes = progress
             words = f"{done} done, {running} running, {waiting} waiting, {nodes} node{'s' * (nodes != 1)}"
             bar.update(task, completed=done, total=done + running + waiting, description=words)
 
-        yield partial(print_line, console=console if out else None), show
+        yield tell, show
 
 
 def print_line(value: object, console: Console | None = None) -> None:
