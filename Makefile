@@ -59,7 +59,7 @@ test-slow: $(VENV)/.dev
 
 # Nothing is loaded from the network, and every warning is an error. Only pages that changed are built again.
 docs: $(VENV)/.docs
-	MPLBACKEND=Agg $(BIN)/python -m sphinx -W --keep-going -q -d site/.doctrees docs site
+	OMP_NUM_THREADS=1 MPLBACKEND=Agg $(BIN)/python -m sphinx -W --keep-going -q -d site/.doctrees docs site
 	$(BIN)/python -m pytest -q -m site tests/site
 	@echo "open site/index.html"
 

@@ -92,6 +92,7 @@ EDGES = {
     "catboost": ("learners/_catboost.py",),
     "ibis": (
         "audit/_cells.py",
+        "audit/_connections.py",
         "audit/_counts.py",
         "audit/_csv.py",
         "audit/_exact.py",
@@ -102,7 +103,7 @@ EDGES = {
         "audit/_values.py",
     ),
     "duckdb": ("audit/_sources.py", "bench/"),
-    "pyspark": (),
+    "pyspark": ("audit/_connections.py",),
     "altair": (),
     "jinja2": ("_html.py",),
     "markupsafe": ("_html.py",),

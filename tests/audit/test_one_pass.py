@@ -1,6 +1,7 @@
 """The one pass over both tables against a slow twin: ids that are missing, repeated or on one side only."""
 
 import io
+import json
 import math
 import sys
 import threading
@@ -17,6 +18,7 @@ from sklearn.metrics import log_loss
 import lowchurn
 from lowchurn.audit import _cells as cells
 from lowchurn.audit._audit import audit_tables
+from lowchurn.audit._counts import LOSS_BAGS
 from lowchurn.audit._history import history_of_tables
 from lowchurn.audit._joins import BOTH
 from lowchurn.audit._pairs import has_repeats
@@ -243,6 +245,30 @@ def test_one_query_reads_both_tables(monkeypatch, tmp_path):
     assert singled == audit.whole.n["changed"]
     assert audit.engine.count(kept[0]) < singled + 100
     assert set(audit.engine.fetch(kept[0].select("side").distinct())["side"]) == {BOTH, None}
+
+
+def aggregates(plan):
+    """Every group-by of a plan of DuckDB: its kind and what it adds up."""
+    if "GROUP_BY" in plan["name"]:
+        yield plan["name"], str(plan["extra_info"].get("Aggregates", ""))
+    for child in plan["children"]:
+        yield from aggregates(child)
+
+
+def test_losses_are_added_up_without_a_hash_table(monkeypatch):
+    """A bag and two bins are one key of 16 bits, which is a place in an array: half the time of a hash table."""
+    plans = []
+
+    def keep(self, table, rows=0):
+        found = self.backend.con.execute(f"EXPLAIN (FORMAT json) {self.backend.compile(table)}").fetchall()
+        plans.extend(json.loads(found[0][1]))
+        return kept(self, table, rows)
+
+    kept = lowchurn.audit._sources.Engine.keep
+    monkeypatch.setattr(lowchurn.audit._sources.Engine, "keep", keep)
+    audit = lowchurn.audit.audit(*make_tables(12_000, 2), label="y", bootstrap=100)
+    assert audit.soft["brier_change"].effective == LOSS_BAGS
+    assert {kind for plan in plans for kind, sums in aggregates(plan) if "sum" in sums} == {"PERFECT_HASH_GROUP_BY"}
 
 
 def test_the_rows_that_were_read_are_shown():

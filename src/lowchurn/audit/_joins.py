@@ -88,7 +88,7 @@ def compared(column: Column, answer: str) -> Column:
     """A column in the type that it is compared in."""
     column = _plain(column)
     if column.type().is_boolean() and answer not in {"boolean", "string"}:
-        column = column.cast("int8")
+        column = as_number(column)
     return column.cast(answer)
 
 
@@ -97,6 +97,11 @@ def _plain(column: Column) -> Column:
     if not column.type().is_floating():
         return column
     return (column == 0).ifelse(ibis.literal(0, column.type()), known(column))
+
+
+def as_number(condition: Column) -> Column:
+    """1 where a condition is true and 0 where it is false; the type is the one that every database makes of it."""
+    return condition.cast("int32")
 
 
 def known(column: Column) -> Column:
@@ -126,12 +131,15 @@ def _unfit(column: Column, rule: str, limit: int) -> Column:
 
 @ibis.udf.agg.builtin(name="count_if")
 def _count_if(condition: dt.boolean) -> dt.int64:
-    """Of DuckDB and Spark: several times faster than a sum or a filter."""
+    """Of DuckDB and Spark: several times faster than a sum or a filter, which it is translated to elsewhere."""
 
 
 @ibis.udf.scalar.builtin(name="hash")
 def quick_hash(value) -> dt.int64:  # type: ignore[no-untyped-def]  # of any type
-    """The hash of DuckDB (never negative) or Spark: several times faster than Ibis' own, which makes it one type."""
+    """The hash of DuckDB (never negative) or Spark: several times faster than Ibis' own, which makes it one type.
+
+    See :attr:`lowchurn.audit._sources.Engine.hashes` for databases that have no such function.
+    """
 
 
 def count_if(condition: Column) -> Column:
@@ -152,7 +160,7 @@ def row_checks(rows: Table) -> Table:
         extreme = (rows.w > MOST_WEIGHT) | ((rows.w > 0) & (rows.w < LEAST_WEIGHT))
         checks["bad_weight"] = count_if(bad)
         checks["extreme_weight"] = count_if(~bad & extreme)
-        checks["all_zero"] = (count_if(~bad & (rows.w > 0)) == 0).cast("int64")
+        checks["all_zero"] = (count_if(~bad & (rows.w > 0)) == 0).ifelse(1, 0)
     if "g" in rows.columns:
         checks["no_group"] = rows.count() - rows.g.count()
     return rows.aggregate(**checks)
@@ -294,14 +302,14 @@ def _soft_columns(both: Table, columns: Columns, label: Column | None, odd_label
             continue
         if len(proba) == 2:
             # As scikit-learn: of two classes the square of one error, of more the sum over all classes.
-            hit = (label == classes[1]).cast("float64")
+            hit = as_number(label == classes[1])
             hit = ibis.cases((label.isin(classes), hit)) if odd_labels else hit
             loss = -(hit * log[1] + (1 - hit) * log[0])
             error = (sure - hit) * (sure - hit)
         else:
             squares = _total([p * p for p in proba])  # sum of (p - indicator)^2 = sum of p^2 - 2 p_label + 1
-            right = (_likeliest(proba, classes) == label).cast("float64")
-            hit = _any(label == c for c in classes).ifelse(right, ibis.null("float64"))
+            right = as_number(_likeliest(proba, classes) == label)
+            hit = _any(label == c for c in classes).ifelse(right, ibis.null("int32"))
             loss = ibis.cases(*[(label == c, -one) for c, one in zip(classes, log, strict=True)])
             error = ibis.cases(*[(label == c, squares - 2 * p + 1) for c, p in zip(classes, proba, strict=True)])
         chosen |= {f"ll_{side}": loss, f"br_{side}": error, f"gap_{side}": sure - hit}

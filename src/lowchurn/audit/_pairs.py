@@ -152,10 +152,11 @@ class Sides:
             cells = parts.every_row(self.stored)
             return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
         pairs = self.engine.share(self.pairs(soft=self.soft))
-        unit = None
-        if self.soft or grouped:
-            unit = counts.unit_of(pairs, self.columns, groups if grouped else min(self.rows))
-        cells = self.engine.keep(counts.cells(pairs, cuts, unit, grouped), sum(self.rows))
+        units = groups if grouped else min(self.rows)
+        unit_of = partial(counts.unit_of, pairs, self.columns, units, self.engine.hashes)
+        unit = unit_of() if grouped else None
+        bag = unit_of(bags=counts.LOSS_BAGS) if self.soft else None
+        cells = self.engine.keep(counts.cells(pairs, cuts, unit, bag), sum(self.rows))
         return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
 
 

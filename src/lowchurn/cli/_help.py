@@ -23,6 +23,7 @@ AUDIT = {
         slice_max_churn slice_max_broken slice_max_moved slice_max_worse slice_not_worse_than slice_min_rows""",
     "Output": "html json junit markdown baseline disputed disputed_rows force frontier margin power sample",
     "Settings": """config confidence bootstrap seed partitions remote views memory_limit threads temp_directory
+        engine spark_master spark_conf
         tracking_uri registry_uri dry_run""",
 }
 RETRAIN = {
