@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,7 +111,7 @@ def run_command(
             raise ValueError(f"bench run: --{wrong[0]} is part of a plan, such as {names[0]}. Leave it out.")
         chosen: dict[str, Any] = {"parts": part or [], "datasets": names[1:], "strategies": strategy or []}
         parts = choose_parts(names[0], trials=trials, start=start, **chosen, **changes)
-        _run_all(store, _planned(names[0], parts, data), options, placed)
+        _run_all(store, partial(_planned, names[0], parts, data), options, placed)
         return
     if part:
         raise ValueError("bench run: --part is for plans, such as table2. Leave it out.")
@@ -124,7 +125,7 @@ def run_command(
     protocols = [protocol(name, size) for name in network or ["fcn-1000"] for size in initial or [1000]]
     start = start or "warm"
     settings = ablation_settings(start) if ablation else settings_of(strategy or ["paper"], start)
-    _run_all(store, [(expand(names), protocols, settings, trials or 100)], options, placed)
+    _run_all(store, lambda tell: [(expand(names), protocols, settings, trials or 100)], options, placed)
 
 
 def _cluster_options(
@@ -144,13 +145,13 @@ def _cluster_options(
     return {"address": address, "gpus": gpus, "cpus": cpus}
 
 
-def _planned(plan: str, parts: list[Part], data: Path | None) -> Iterator[Asked]:
+def _planned(plan: str, parts: list[Part], data: Path | None, tell: Callable[[object], None]) -> Iterator[Asked]:
     """What a plan asks for, part by part; data sets are read once."""
     from lowchurn.bench._plans import works
 
     ran = False
-    for part, protocol, datasets in works(parts, data, print_line):
-        print_line(f"{plan}, {part.name}: {', '.join(one.name for one in datasets)}; {part.trials} trials")
+    for part, protocol, datasets in works(parts, data, tell):
+        tell(f"{plan}, {part.name}: {', '.join(one.name for one in datasets)}; {part.trials} trials")
         yield datasets, [protocol], part.settings, part.trials
         ran = True
     if not ran:
@@ -160,7 +161,12 @@ def _planned(plan: str, parts: list[Part], data: Path | None) -> Iterator[Asked]
         )
 
 
-def _run_all(store: Path, asked: Iterable[Asked], options: dict[str, Any], cluster: dict[str, Any] | None) -> None:
+def _run_all(
+    store: Path,
+    asked: Callable[[Callable[[object], None]], Iterable[Asked]],
+    options: dict[str, Any],
+    cluster: dict[str, Any] | None,
+) -> None:
     """Run everything that is asked for, here or on a cluster, and tell how it went."""
     from lowchurn.bench._cluster import OnRay
     from lowchurn.bench._local import Local
@@ -169,8 +175,8 @@ def _run_all(store: Path, asked: Iterable[Asked], options: dict[str, Any], clust
 
     done: list[Asked] = []
 
-    def remembered() -> Iterator[Asked]:
-        for each in asked:
+    def remembered(line: Callable[[object], None]) -> Iterator[Asked]:
+        for each in asked(line):
             done.append(each)
             yield each
 
@@ -180,8 +186,8 @@ def _run_all(store: Path, asked: Iterable[Asked], options: dict[str, Any], clust
         if cluster is not None:
             ray = opened.enter_context(connected("bench", cluster.pop("address")))
             executor = OnRay(ray, jobs=options["jobs"], **cluster)
-        show = opened.enter_context(blocks_bar())
-        counts = Run(place, executor, **options).do(remembered(), print_line, show)
+        line, show = opened.enter_context(blocks_bar())
+        counts = Run(place, executor, **options).do(remembered(line), line, show)
     print_line(f"{counts['new']} new rows, {counts['failed']} failed, {counts['there']} were there.")
     found = outcome(place, done)
     if found.failed and not found.finished:
