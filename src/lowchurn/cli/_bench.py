@@ -18,15 +18,23 @@ from lowchurn._checks import check_choice
 from lowchurn._exits import tell
 from lowchurn._ray import connected
 from lowchurn._terminal import printable
-from lowchurn.cli._help import BENCH, add_command
+from lowchurn.cli._help import BENCH, DONE, add_command
 from lowchurn.cli._printing import blocks_bar, print_line
 
 if TYPE_CHECKING:
     from lowchurn.bench._plans import Part
     from lowchurn.bench._run import Asked
 
-bench_app = typer.Typer(help="Run the paper's experiments; make their tables and figures.", no_args_is_help=True)
-data_app = typer.Typer(help="The data sets of the experiments.", no_args_is_help=True)
+bench_app = typer.Typer(
+    help="Run the paper's experiments; make their tables and figures.",
+    no_args_is_help=True,
+    epilog="Example: lowchurn bench run wine --network fcn-100 --initial 40 --validation 20 --batch 40 --trials 5",
+)
+data_app = typer.Typer(
+    help="List the data sets of the experiments, and get them.",
+    no_args_is_help=True,
+    epilog="Example: lowchurn data list",
+)
 
 StoreOption = Annotated[Path, Option("--store", help="Folder of results.")]
 DataOption = Annotated[
@@ -294,6 +302,7 @@ add_command(
     BENCH,
     "lowchurn bench run wine --network fcn-100 --initial 40 --validation 20 --batch 40 --trials 5",
     "run",
+    DONE.replace("0 done;", "0 done; 1 none of the models that were asked for is finished;"),
 )
 add_command(bench_app, status_command, BENCH, "lowchurn bench status --store bench-store", "status")
 add_command(bench_app, tables_command, BENCH, "lowchurn bench tables --out tables", "tables")
