@@ -64,7 +64,7 @@ def run_command(
         Option(
             "--strategy",
             "--strategies",
-            help="Name of a strategy, or paper (default), dial, sticky, all or budget. May be repeated.",
+            help="Name of a strategy, or paper (default), coarse, dial, sticky, all or budget. May be repeated.",
         ),
     ] = None,
     start: Annotated[
