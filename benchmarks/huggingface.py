@@ -2,6 +2,9 @@
 
 make bench-hf        (needs LOWCHURN_DATA, or python benchmarks/huggingface.py --data DIR)
 
+The decisions of each trial are written to a file of ``--out``, and the table is made of the files: a run that was
+stopped goes on where it was, and more trials are added with a larger ``--trials``.
+
 Schumann et al., "Backward Compatibility During Data Updates by Weight Interpolation" (EACL 2024): the new model is
 fine-tuned from the old one on old and new rows, and weights between both are served (BCWI); SoupBCWI takes the mean of
 several new models. ``dial`` is SoupBCWI with a budget and a certificate. Their models are pre-trained; here, without
@@ -27,7 +30,7 @@ from lowchurn.integrations._checkpoints import averaged
 from lowchurn.integrations.huggingface import SoftTargetLoss, dial, probabilities, soften
 
 BUDGETS = (0.01, 0.02, 0.05)
-SHARES = np.linspace(1, 0, 21)
+SHARES = 1 - np.linspace(0, 1, 31) ** 2  # closer together near the base, where budgets are small
 LAMS = (0.2, 0.5, 0.8)
 LENGTH = 64
 
@@ -74,7 +77,7 @@ def copied(model):
 
 
 def trial(folder, args, seed):
-    """Yield for each method a list of decisions, one per position, each of all test rows."""
+    """Return the labels, the decisions of the base, and for each method its decisions at each position."""
     rows, test = reviews(folder, 2 * args.old, args.test, seed)
     old = rows.select(range(args.old))
     base = trained(fresh(seed), old, seed, args.epochs)
@@ -91,7 +94,8 @@ def trial(folder, args, seed):
     def sticky(proba):
         decided, kept = proba.argmax(axis=1), before.argmax(axis=1)
         gain = proba.max(axis=1) - proba[np.arange(len(proba)), kept]
-        yield from (np.where(gain > margin, decided, kept) for margin in np.linspace(1, 0, 51))
+        for margin in (1.0, *np.quantile(gain[gain > 0], np.linspace(1, 0, 201))):
+            yield np.where(gain > margin, decided, kept)
 
     answers = [probabilities(run, test, batch_size=256) for run in runs]
     cold = probabilities(trained(fresh(seed + 1000), rows, seed + 1000, args.epochs), test, batch_size=256)
@@ -105,10 +109,21 @@ def trial(folder, args, seed):
         f"sticky on the mean of {args.runs}": list(sticky(np.mean(answers, axis=0))),
     }
     found = dial(base, runs, test, max_churn=0.02, confidence=0.9, batch_size=256)
-    accuracy = (before.argmax(axis=1) == y).mean()
-    print(f"trial {seed}: base {accuracy:.2%}; dial at 2 %: share {found.share:g}, churn {found.churn:.2%}.")
-    print(found.certificate)
-    return y, before.argmax(axis=1), methods
+    print(f"trial {seed}: dial at 2 %: share {found.share:g}, churn {100 * found.churn:.2f} %. {found.certificate}")
+    return {"y": y, "base": before.argmax(axis=1), **{name: np.array(found) for name, found in methods.items()}}
+
+
+def stored(folder, args, seed):
+    """The decisions of a trial, from its file where there is one."""
+    setting = f"{args.old}-{args.test}-{args.runs}-{args.epochs}"
+    path = Path(args.out) / f"{setting}-{seed}.npz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+            np.savez_compressed(file, **trial(folder, args, seed))
+        os.replace(file.name, path)
+    with np.load(path) as found:
+        return dict(found)
 
 
 def chosen(y, base, positions, half, budget, least):
@@ -126,49 +141,54 @@ def chosen(y, base, positions, half, budget, least):
     return None if over else positions[k]
 
 
+def reported(one, name, budget):
+    """Accuracy, churn and broken in percent, chosen on a half and measured on the other: a row for each half."""
+    y, base, rows = one["y"], one["base"], []
+    target = one["fine-tuned from the base"][0]
+    least = [(target == y)[np.arange(len(y)) % 2 == half].mean() for half in (0, 1)]
+    for half in (0, 1):
+        new, other = chosen(y, base, one[name], half, budget, least), np.arange(len(y)) % 2 != half
+        if new is not None:
+            measured = (new == y, new != base, (base == y) & (new != y))
+            rows.append([100 * values[other].mean() for values in measured])
+    return rows
+
+
+def cell(trials):
+    """Means over trials with their standard errors; the two halves of a trial share its models and count as one."""
+    halves = sum(map(len, trials))
+    if not halves:
+        return "none"
+    means = np.array([np.mean(rows, axis=0) for rows in trials if rows])
+    errors = means.std(axis=0, ddof=1) / np.sqrt(len(means)) if len(means) > 1 else [np.nan] * 3
+    shown = " / ".join(f"{mean:.2f} ± {error:.2f}" for mean, error in zip(means.mean(axis=0), errors, strict=True))
+    return shown if halves == 2 * len(trials) else f"{shown} (in {halves} of {2 * len(trials)})"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default=os.environ.get("LOWCHURN_DATA"), help="folder with text/imdb.parquet")
     parser.add_argument("--old", type=int, default=2500, help="rows of the base; the update doubles them")
     parser.add_argument("--test", type=int, default=4000)
-    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--out", default="out/hf", help="folder of the decisions of each trial")
     args = parser.parse_args()
     if not args.data:
         parser.error("give --data DIR or set LOWCHURN_DATA")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
-    results, accuracy = {}, []
-    for seed in range(args.trials):
-        y, base, methods = trial(args.data, args, seed)
-        accuracy.append((base == y).mean())
-        target = next(iter(methods["fine-tuned from the base"]))
-        least = [(target == y)[np.arange(len(y)) % 2 == half].mean() for half in (0, 1)]
-        for name, positions in methods.items():
-            for budget in (None, *BUDGETS):
-                for half in (0, 1):  # chosen on one, reported on the other
-                    new = chosen(y, base, positions, half, budget, least)
-                    other = np.arange(len(y)) % 2 != half
-                    row = [np.nan] * 3
-                    if new is not None:
-                        broken = ((base == y) & (new != y))[other].mean()
-                        row = [(new == y)[other].mean(), (new != base)[other].mean(), broken]
-                    results.setdefault((name, budget), []).append(row)
+    trials = [stored(args.data, args, seed) for seed in range(args.trials)]
+    base = np.mean([100 * (one["base"] == one["y"]).mean() for one in trials])
     table = Table(
-        title=f"IMDB, {args.old:,} then {2 * args.old:,} rows, {args.trials} trials; the base has "
-        f"{np.mean(accuracy):.2%}; accuracy / churn / broken in percent on rows that chose nothing"
+        title=f"IMDB, {args.old:,} then {2 * args.old:,} rows, {args.trials} trials; the base has {base:.2f} %; "
+        "accuracy, churn and broken in percent on rows that chose nothing, ± standard errors over trials"
     )
-    for heading in ("method", "as accurate as fine-tuned", *(f"budget {budget:.0%}" for budget in BUDGETS)):
+    for heading in ("method", "as accurate as fine-tuned", *(f"budget {100 * budget:g} %" for budget in BUDGETS)):
         table.add_column(heading)
-    for name in dict.fromkeys(name for name, _ in results):
-        cells = []
-        for budget in (None, *BUDGETS):
-            rows = np.array(results[name, budget])
-            kept = rows[~np.isnan(rows[:, 0])]
-            missed = f" ({len(rows) - len(kept)} of {len(rows)} none)" if len(kept) < len(rows) else ""
-            cells.append(" / ".join(f"{100 * v:.2f}" for v in kept.mean(axis=0)) + missed if len(kept) else "none")
-        table.add_row(name, *cells)
-    Console(width=170).print(table)
+    for name in [name for name in trials[0] if name not in ("y", "base")]:
+        table.add_row(name, *(cell([reported(one, name, budget) for one in trials]) for budget in (None, *BUDGETS)))
+    Console(width=200).print(table)
 
 
 if __name__ == "__main__":

@@ -67,11 +67,20 @@ def assert_same(shown, printed):
     assert same, f"shown:\n{shown}\nprinted:\n{printed}"
 
 
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    """Files are written to a folder of the test, and the MLflow in it is not that of later tests."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    if "mlflow" in sys.modules:
+        sys.modules["mlflow"].set_tracking_uri(None)
+
+
+@pytest.mark.usefixtures("own_folder")
 @pytest.mark.parametrize("path", [p for p in DOCUMENTS if [*blocks(p)]], ids=lambda p: p.name)
-def test_examples_run_and_print_what_is_shown(path, tmp_path, monkeypatch):
+def test_examples_run_and_print_what_is_shown(path):
     if missing := [library for library in EXTRAS.get(path.name, ()) if find_spec(library) is None]:
         pytest.skip(f"{missing[0]} is not installed")  # not imported here: the example sets up what it imports
-    monkeypatch.chdir(tmp_path)
     namespace, printed = {"__name__": "example"}, ""
     for kind, body in blocks(path):
         if kind == "python":

@@ -269,7 +269,7 @@ def expressions():
     pairs = joins.compared_pair(joins.pair(*map(joins.known_ids, sound)), columns, soft=True)
     inner = joins.compared_pair(joins.pair(*sides, how="inner"), columns)
     cuts = [counts.Cut("country", "b0"), counts.Cut("age", "b1", (20.0, 40.0))]
-    unit, bag = (counts.unit_of(pairs, columns, 10**6, bags) for bags in (counts.BAGS, counts.LOSS_BAGS))
+    unit, bag = (counts.unit_of(pairs, columns, 10**6, bags=bags) for bags in (counts.BAGS, counts.LOSS_BAGS))
     found = counts.cells(pairs, cuts, unit, bag)
     return {
         "some value": joins.some_value(old, "y"),

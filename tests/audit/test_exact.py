@@ -238,6 +238,23 @@ def test_a_score_does_not_guess_its_classes():
         lowchurn.audit.audit(dates, dates, label="y")
 
 
+@pytest.mark.parametrize("decisions", [[0, 1, 1], ["no", "yes", "yes"]])
+def test_the_probability_beside_a_decision_is_not_taken_for_a_score(decisions):
+    rows = pa.table({"id": [1, 2, 3], "decision": decisions, "probability": [0.9, 0.8, 0.7], "y": decisions})
+    found = lowchurn.audit.audit(rows, rows, label="y")
+    assert found.accuracy_old.value == 1
+    assert not found.soft
+    alone = rows.select(["id", "probability"])
+    assert lowchurn.audit.audit(alone, alone, threshold=0.75).churn.value == 0
+
+
+def test_a_score_beside_decisions_in_words_is_used_where_its_classes_are_known():
+    rows = pa.table({"id": [1, 2], "prediction": ["no", "yes"], "score": [0.2, 0.7], "y": ["no", "yes"]})
+    assert not lowchurn.audit.audit(rows, rows, label="y").soft
+    found = lowchurn.audit.audit(rows, rows, label="y", score="score", classes=("no", "yes"))
+    assert found.soft
+
+
 def test_a_score_in_32_bits_meets_its_threshold():
     rows = pa.table({"id": [1, 2], "score": pa.array([0.7, 0.6], pa.float32())})
     wide = pa.table({"id": [1, 2], "score": [0.7, 0.6]})

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lowchurn.bench import _blocks as blocks_module
 from lowchurn.bench import _plans, settings_of
-from lowchurn.bench import _run as run_module
 from lowchurn.bench._datasets import names_of
 from lowchurn.bench._plans import PLANS, Part, choose_parts, works
 from lowchurn.bench._protocol import Protocol
@@ -114,14 +114,14 @@ def small_plans(monkeypatch):
 def test_a_plan_goes_on_where_it_stopped(small_plans, made_data, lowchurn, monkeypatch):  # noqa: F811
     command = ("bench", "run", "table2", "--data", made_data, "--device", "cpu", "--part", "convnet-4-1000")
     with monkeypatch.context() as broken:
-        real = run_module.run_trials
+        real = blocks_module.run_trials
 
         def stops(data, protocol, wanted, **options):
             if data.name == "mnist":
                 raise KeyboardInterrupt
             return real(data, protocol, wanted, **options)
 
-        broken.setattr(run_module, "run_trials", stops)
+        broken.setattr(blocks_module, "run_trials", stops)
         assert lowchurn(*command)[0] == 130
     before = len(Store("bench-store").rows())
     code, out, _ = lowchurn(*command)

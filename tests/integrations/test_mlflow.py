@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 import tomllib
 import urllib.request
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from sklearn.linear_model import LogisticRegression
 
 mlflow = pytest.importorskip("mlflow")
 from mlflow import MlflowClient  # noqa: E402
+from mlflow.exceptions import MlflowException  # noqa: E402
 from mlflow.models.evaluation.evaluator_registry import _model_evaluation_registry  # noqa: E402
 
 from lowchurn import LowChurnClassifier, load  # noqa: E402
@@ -46,18 +49,23 @@ class Matrix(Column):
         return np.stack([1 - second, second], axis=1)
 
 
+@contextmanager
+def tracking(uri):
+    """Use an MLflow, and what was used before afterwards. The registry follows: one that is set would outlive this."""
+    before = os.environ.get("MLFLOW_TRACKING_URI")  # where MLflow writes what is set
+    mlflow.set_tracking_uri(uri)
+    yield
+    mlflow.set_tracking_uri(before)
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A SQLite store with a registry; what was set before is set again."""
+    """A SQLite store with a registry."""
     folder = tmp_path_factory.mktemp("mlflow")
-    before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
-    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
-    mlflow.set_registry_uri(f"sqlite:///{folder}/mlflow.db")
-    made = MlflowClient().create_experiment("releases", artifact_location=(folder / "artifacts").as_uri())
-    mlflow.set_experiment(experiment_id=made)
-    yield folder
-    mlflow.set_tracking_uri(before[0])
-    mlflow.set_registry_uri(before[1])
+    with tracking(f"sqlite:///{folder}/mlflow.db"):
+        made = MlflowClient().create_experiment("releases", artifact_location=(folder / "artifacts").as_uri())
+        mlflow.set_experiment(experiment_id=made)
+        yield folder
 
 
 def data(broken=20, fixed=30, seed=0):
@@ -317,6 +325,9 @@ def promote_by_command(name, uri, capsys):
     assert run_command(app, [*call, "--max-churn", "0.05", "--not-worse-than", "0.005"]) == 0
     out = capsys.readouterr().out
     assert "PASS" in out
+    assert re.search(
+        r"changed decisions +2.50 % \(1.86 to 3.28\) +n = 2,000, exact \(Clopper-Pearson\)\n", out
+    )  # one line
     assert f"{name}: version 2 is the champion now, it was version 1." in out
     assert champion(name) == "2"
     return call
@@ -335,9 +346,28 @@ def test_the_command_promotes_and_explains(registered, tmp_path, monkeypatch, ca
         error = capsys.readouterr().err
         assert message in error
         assert len(error.strip().splitlines()) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "get_model_version_by_alias", unreachable)
+        assert run_command(app, [*call, "--max-churn", "0.1"]) == 2
+    assert "/mlflow.db' cannot be read: no connection" in capsys.readouterr().err
     Path("lowchurn.toml").write_text("[gate]\nmax_churn = 0.001\n")
     MlflowClient().set_registered_model_alias(registered, "challenger", "1")
     assert run_command(app, call) == 1  # the limits of the file
+
+
+def unreachable(self, name, alias):
+    raise MlflowException("no connection")
+
+
+def test_the_command_makes_no_empty_database(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    data().to_parquet("rows.parquet")
+    call = ["promote", "credit", "rows.parquet", "--max-churn", "0.1", "--tracking-uri", "sqlite:///typo.db"]
+    with tracking(None):
+        assert run_command(app, call) == 2
+    error = capsys.readouterr().err
+    assert "no database 'typo.db'. Set --tracking-uri http://host:5000, or the variable MLFLOW_TRACKING_URI" in error
+    assert os.listdir() == ["rows.parquet"]
 
 
 @pytest.fixture(scope="module")
@@ -363,13 +393,9 @@ def server(tmp_path_factory):
                 break
             except OSError:
                 time.sleep(0.1)
-        before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
-        mlflow.set_tracking_uri(uri)
-        mlflow.set_registry_uri(uri)
-        mlflow.set_experiment("releases")
-        yield uri
-        mlflow.set_tracking_uri(before[0])
-        mlflow.set_registry_uri(before[1])
+        with tracking(uri):
+            mlflow.set_experiment("releases")
+            yield uri
     finally:
         os.killpg(process.pid, 15)
         process.wait(30)

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 # Names that are taken for the prediction where the caller gives none, in this order.
 PREDICTION_NAMES = ("prediction", "predicted", "pred", "y_pred", "yhat", "decision", "predicted_label")
-SCORE_NAMES = ("score", "proba", "probability", "prob", "y_score")
+SCORE_NAMES = ("score", "y_score", "proba", "probability", "prob")
+# Beside decisions, a "probability" may be that of the class that was decided, as in the files of `lowchurn score`.
+SCORE_NAMES_BESIDE = ("score", "y_score")
 PROBA_PREFIXES = ("proba_", "prob_", "p_")
 
 Schema = Mapping[str, ColumnType]
@@ -339,8 +341,9 @@ def _predicted(
     free = [name for name in schema if name not in reserved]
     if prediction is None and score is None:
         prediction = next((name for name in PREDICTION_NAMES if name in free), None)
-    if score is None and not proba:
-        score = next((name for name in SCORE_NAMES if name in free and schema[name].kind in NUMBERS), None)
+    if score is None and not proba and (prediction is None or schema[prediction].kind in NUMBERS):
+        names = SCORE_NAMES if prediction is None else SCORE_NAMES_BESIDE
+        score = next((name for name in names if name in free and schema[name].kind in NUMBERS), None)
     if prediction is None and score is None and not proba:
         if len(free) != 1:
             shown = f"{free[:SHOWN]}{' and more' if len(free) > SHOWN else ''}" if free else "no other columns"

@@ -3,7 +3,7 @@
 One query reads both tables and makes *cells* of the pairs (:func:`cells`): pairs that agree are counted together, a
 pair that differs is a cell of its own, with its id. Everything else is asked of the cells, which are few. Every
 function here maps tables to tables; nothing is computed before the engine is asked for a (small) result. The same
-expressions run on DuckDB and on Spark.
+expressions run on DuckDB, on Spark and in other databases that Ibis knows.
 """
 
 from __future__ import annotations
@@ -295,8 +295,11 @@ def shift(cells: Table) -> Table:
     return t.group_by(old=old, new=new).aggregate(n=t.n.sum(), moved=t.moved.sum())
 
 
-def unit_of(pairs: Table, columns: Columns, units: int, bags: int = BAGS) -> Column:
-    """What is resampled: the group or else the row; too many of them are put into numbered bags by a hash."""
+def unit_of(pairs: Table, columns: Columns, units: int, quick: bool = True, bags: int = BAGS) -> Column:
+    """What is resampled: the group or else the row; too many of them are put into numbered bags by a hash.
+
+    ``quick``: the database has the function of :func:`quick_hash`.
+    """
     if columns.group is not None:
         unit, name = pairs.g, pairs.g.cast("string")
     else:
@@ -305,7 +308,7 @@ def unit_of(pairs: Table, columns: Columns, units: int, bags: int = BAGS) -> Col
             unit = pairs.k0
     if units <= MOST_UNITS:
         return name
-    return (quick_hash(unit) & (bags - 1)).cast("int16")
+    return ((quick_hash(unit) if quick else name.hash()) & (bags - 1)).cast("int16")
 
 
 def changed(cells: Table) -> Table:

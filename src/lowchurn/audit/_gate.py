@@ -169,7 +169,7 @@ class Check:
     """The figure in words."""
 
     def __str__(self) -> str:
-        return printable(f"{self.outcome}: {self.words}")
+        return printable(f"{self.outcome} {self.words}")
 
 
 @dataclass(frozen=True)

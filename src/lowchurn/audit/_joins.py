@@ -88,7 +88,7 @@ def compared(column: Column, answer: str) -> Column:
     """A column in the type that it is compared in."""
     column = _plain(column)
     if column.type().is_boolean() and answer not in {"boolean", "string"}:
-        column = column.cast("int8")
+        column = as_number(column)
     return column.cast(answer)
 
 
@@ -97,6 +97,11 @@ def _plain(column: Column) -> Column:
     if not column.type().is_floating():
         return column
     return (column == 0).ifelse(ibis.literal(0, column.type()), known(column))
+
+
+def as_number(condition: Column) -> Column:
+    """1 where a condition is true and 0 where it is false; the type is the one that every database makes of it."""
+    return condition.cast("int32")
 
 
 def known(column: Column) -> Column:
@@ -126,12 +131,15 @@ def _unfit(column: Column, rule: str, limit: int) -> Column:
 
 @ibis.udf.agg.builtin(name="count_if")
 def _count_if(condition: dt.boolean) -> dt.int64:
-    """Of DuckDB and Spark: several times faster than a sum or a filter."""
+    """Of DuckDB and Spark: several times faster than a sum or a filter, which it is translated to elsewhere."""
 
 
 @ibis.udf.scalar.builtin(name="hash")
 def quick_hash(value) -> dt.int64:  # type: ignore[no-untyped-def]  # of any type
-    """The hash of DuckDB (never negative) or Spark: several times faster than Ibis' own, which makes it one type."""
+    """The hash of DuckDB (never negative) or Spark: several times faster than Ibis' own, which makes it one type.
+
+    See :attr:`lowchurn.audit._sources.Engine.hashes` for databases that have no such function.
+    """
 
 
 def count_if(condition: Column) -> Column:
@@ -152,7 +160,7 @@ def row_checks(rows: Table) -> Table:
         extreme = (rows.w > MOST_WEIGHT) | ((rows.w > 0) & (rows.w < LEAST_WEIGHT))
         checks["bad_weight"] = count_if(bad)
         checks["extreme_weight"] = count_if(~bad & extreme)
-        checks["all_zero"] = (count_if(~bad & (rows.w > 0)) == 0).cast("int64")
+        checks["all_zero"] = (count_if(~bad & (rows.w > 0)) == 0).ifelse(1, 0)
     if "g" in rows.columns:
         checks["no_group"] = rows.count() - rows.g.count()
     return rows.aggregate(**checks)
@@ -302,7 +310,7 @@ def _soft_columns(both: Table, columns: Columns, label: Column | None) -> dict[s
     terms = [u * (a - b) for u, a, b in zip(before, *logs, strict=True)]
     chosen = {"soft": _total(terms), "moved": _any(u != v for u, v in zip(before, after, strict=True))}
     classes = class_literals(columns)
-    hits = [] if label is None else [(label == c).cast("float64") for c in classes]
+    hits = [] if label is None else [as_number(label == c).cast("float64") for c in classes]
     if hits:
         chosen["known"] = _total(hits)
     for side, proba, log in (("o", before, logs[0]), ("n", after, logs[1])):
@@ -317,7 +325,7 @@ def _soft_columns(both: Table, columns: Columns, label: Column | None) -> dict[s
             error = gap * gap
         else:
             squares = _total([p * p for p in proba])  # sum of (p - indicator)^2 = sum of p^2 - 2 p_label + 1
-            gap = chosen["known"] * (sure - (_likeliest(proba, classes) == label).cast("float64"))
+            gap = chosen["known"] * (sure - as_number(_likeliest(proba, classes) == label))
             loss = ibis.cases(*[(label == c, -one) for c, one in zip(classes, log, strict=True)])
             error = ibis.cases(*[(label == c, squares - 2 * p + 1) for c, p in zip(classes, proba, strict=True)])
         chosen |= {f"ll_{side}": loss, f"br_{side}": error, f"gap_{side}": gap}

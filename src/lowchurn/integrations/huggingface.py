@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from lowchurn._checks import check_proba, check_share, check_whole, to_numpy
+from lowchurn._display import share_text
 from lowchurn._extras import importing
 from lowchurn._types import Values
 from lowchurn.integrations._checkpoints import Model, averaged, loaded
@@ -255,7 +256,7 @@ def soften(
     return without.add_column("labels", list(targets), feature=List(Value("float32"), length=targets.shape[1]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dialed:
     """What :func:`dial` found.
 
@@ -275,8 +276,8 @@ class Dialed:
     Examples
     --------
     >>> from lowchurn.integrations.huggingface import Dialed
-    >>> Dialed(model=None, share=0.5, churn=0.01, accuracy=0.9, positions=[]).share
-    0.5
+    >>> print(Dialed(model=None, share=0.5, churn=0.01, accuracy=0.9, positions=[]))
+    Moved by 0.5 from the runs (0) toward the base (1): churn 1.00 %, accuracy 90.00 % on the rows that chose.
     """
 
     model: Model
@@ -285,6 +286,15 @@ class Dialed:
     accuracy: float
     positions: list[dict[str, float]]
     certificate: Certificate | None = None
+
+    def __str__(self) -> str:
+        accuracy = "" if np.isnan(self.accuracy) else f", accuracy {share_text(self.accuracy)}"
+        place = f"Moved by {self.share:.3g} from the runs (0) toward the base (1)"
+        words = f"{place}: churn {share_text(self.churn)}{accuracy} on the rows that chose."
+        return words if self.certificate is None else f"{words} {self.certificate}"
+
+    def __repr__(self) -> str:  # without the model, which has a line per layer
+        return str(self)
 
 
 def dial(

@@ -242,6 +242,7 @@ def log_model(
             loader_module=__name__,
             data_path=str(path),
             registered_model_name=registered_model_name,
+            input_example=input_example,
             pip_requirements=list(pip_requirements or requirements()),
             **kwargs,
         )
@@ -352,10 +353,16 @@ def version_of(client: MlflowClient, name: str, alias: str) -> ModelVersion:
     try:
         return client.get_model_version_by_alias(name, alias)
     except MlflowException as error:
+        where = mlflow.get_registry_uri()
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise ValueError(f"promote: the registry {where!r} cannot be read: {error}") from error
         try:
             known = client.get_registered_model(name).aliases
         except MlflowException:
-            raise ValueError(f"promote: there is no registered model {name!r}.") from error
+            raise ValueError(
+                f"promote: there is no registered model {name!r} in {where!r}. Register it, or name another MLflow: "
+                "the variable MLFLOW_TRACKING_URI, or mlflow.set_tracking_uri."
+            ) from error
         has = ", ".join(f"{other!r} (version {number})" for other, number in sorted(known.items())) or "none"
         raise ValueError(f"promote: {name!r} has no alias {alias!r}, it has {has}.") from error
 
