@@ -148,10 +148,10 @@ def _losses(rows: Table) -> Table:
 def _loss_sums(rows: Table) -> dict[str, Column]:
     names = [c for c in ("soft", "ll_o", "ll_n", "br_o", "br_n", "gap_o", "gap_n") if c in rows.columns]
     sums = {f"sum_{c}": (rows.w * rows[c] if "w" in rows.columns else rows[c]).sum() for c in names}
-    if "ll_o" in names:
-        sums["labelled"] = rows.ll_o.count()
+    if "known" in rows.columns:
+        sums["labelled"] = rows.known.sum()
         if "w" in rows.columns:
-            sums["labelled_w"] = ibis.cases((rows.ll_o.notnull(), rows.w)).sum()
+            sums["labelled_w"] = (rows.w * rows.known).sum()
     return sums
 
 
@@ -191,6 +191,11 @@ def pair_conditions(cells: Table) -> dict[str, Column]:
     if "conflict" in cells.columns:
         found["conflicts"] = paired & cells.conflict
     return found
+
+
+def sound(cells: Table) -> dict[str, Column]:
+    """True of the cells with the judged pairs whose probabilities are sound, where there are any."""
+    return {"sound": (cells.part == SHIFT) & cells.shift.notnull()} if "shift" in cells.columns else {}
 
 
 def contradicting(cells: Table) -> Table:
