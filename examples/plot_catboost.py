@@ -2,8 +2,8 @@
 CatBoost with categories
 ========================
 
-A fitted CatBoost model knows which of its columns are categories, so the retrain
-needs no word about them. Every region keeps the budget by itself.
+A fitted CatBoost model contains the names of its categorical columns, so they are not
+given again for the retrain. Every region keeps the budget by itself.
 """
 
 # %%

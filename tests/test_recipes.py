@@ -1,9 +1,13 @@
-"""The stages of the recipe for DVC, run one after the other as ``dvc repro`` does; the others are run by test_docs."""
+"""The stages of the recipe for DVC, one by one, and by DVC where it is installed; test_docs runs the others."""
 
 import copy
 import dataclasses
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -44,8 +48,9 @@ def test_an_export_that_would_decide_otherwise_is_refused(tmp_path, monkeypatch)
     assert not Path("other.onnx").exists()
 
 
-def test_the_stages_of_dvc_run_and_write_what_they_declare(tmp_path, monkeypatch):
-    yaml = pytest.importorskip("yaml")
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    """A folder with the files that the recipe for DVC starts from."""
     monkeypatch.chdir(tmp_path)
     rows = load_breast_cancer(as_frame=True).frame.rename(columns={"target": "y"})
     rows = rows.assign(id=range(len(rows)))
@@ -54,6 +59,11 @@ def test_the_stages_of_dvc_run_and_write_what_they_declare(tmp_path, monkeypatch
     features = rows.drop(columns=["y", "id"])
     base = make_pipeline(StandardScaler(), LogisticRegression(C=0.1)).fit(features[:100], rows.y[:100])
     skops.io.dump(base, "production.skops")
+    return rows
+
+
+def test_the_stages_of_dvc_run_and_write_what_they_declare(rows):
+    yaml = pytest.importorskip("yaml")
     (text,) = blocks("yaml")
     made = {"train.parquet", "test.parquet", "production.skops"}
     for name, stage in yaml.safe_load(text)["stages"].items():
@@ -65,3 +75,30 @@ def test_the_stages_of_dvc_run_and_write_what_they_declare(tmp_path, monkeypatch
         assert all(Path(file).is_file() for file in written)
         made |= written
     assert len(pd.read_parquet("after.parquet")) == len(rows) - 400
+
+
+def test_dvc_runs_the_stages_and_stops_where_the_audit_fails(rows):
+    pytest.importorskip("dvc")  # no extra asks for it
+    own = Path("bin")  # a stage calls lowchurn by its name
+    own.mkdir()
+    (own / "lowchurn").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lowchurn "$@"\n')
+    (own / "lowchurn").chmod(0o755)
+    paths = {"PATH": f"{own.resolve()}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def dvc(*words):
+        environment = {**os.environ, **paths, "DVC_NO_ANALYTICS": "1"}
+        return subprocess.run([sys.executable, "-m", "dvc", *words], env=environment, capture_output=True, text=True)
+
+    (text,) = blocks("yaml")
+    Path("dvc.yaml").write_text(text)
+    assert dvc("init", "--no-scm").returncode == 0
+    first = dvc("repro")
+    assert first.returncode == 0, first.stderr
+    found = json.loads(dvc("metrics", "show", "--json").stdout)
+    verdict = found[""]["data"]["audit.json"]["data"]["verdict"]
+    assert verdict["outcome"] == "PASS"
+    Path("dvc.yaml").write_text(text.replace("--max-churn 0.15", "--max-churn 0.001"))
+    stopped = dvc("repro")
+    assert stopped.returncode != 0
+    assert "failed to reproduce 'gate'" in stopped.stderr
+    assert stopped.stdout.count("Running stage") == 1  # the others are as they were

@@ -1,4 +1,4 @@
-"""The CPU seconds of each example of the gallery: unlike those of a clock, they do not depend on what else is running."""
+"""The CPU seconds of each example of the gallery; unlike seconds of a clock, they do not depend on other work."""
 
 import json
 import os

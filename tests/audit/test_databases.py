@@ -199,9 +199,9 @@ def test_types_are_compared_as_in_memory(put, name):
 def test_no_more_than_counts_and_a_sample_leave_the_database(put, crossing, soft, monkeypatch):
     """Of many rows too: what crosses the connection grows with slices, bins and bags, and with the sample."""
     monkeypatch.setattr(counts, "MOST_UNITS", 100)
-    monkeypatch.setattr(counts, "BAGS", 10)
-    sides, bags, sample = 2, 2 * counts.BAGS, 40  # remainders may be negative
-    most = sides * bags * counts.CALIBRATION_BINS if soft else 100
+    monkeypatch.setattr(counts, "LOSS_BAGS", 16)
+    sides, sample = 2, 40
+    most = sides * counts.LOSS_BAGS * counts.CALIBRATION_BINS if soft else 100
     rows = 4_000
     old, new = make_tables(rows, 3, seed=2, churn=0.3)
     if not soft:

@@ -213,6 +213,45 @@ def test_probability_columns_with_gaps_are_refused():
                                  prediction="prediction")  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("proba_0", math.nan),
+        ("proba_1", -0.5),
+        ("proba_0", 0.2),
+        ("proba_0", 1e-9),
+        ("score", 1.5),
+        ("score", math.nan),
+    ],
+)
+def test_what_the_first_rows_do_not_show_the_pass_does(name, value, monkeypatch):
+    """Whether a row is among those that are looked at beforehand or not, the result or the refusal is the same."""
+    rng = np.random.default_rng(5)
+    p, q, y = rng.random(40), rng.random(40), rng.integers(0, 3, 40)  # 2 is none of the classes
+    p[30] = 1.0
+    tables = [pd.DataFrame({"id": range(40), "prediction": x > 0.5, "score": x}) for x in (p, q)]
+    if name != "score":
+        tables = [t.drop(columns="score").assign(proba_0=1 - t.score, proba_1=t.score) for t in tables]
+    tables[0] = tables[0].assign(y=y)
+    tables[0].loc[30, name] = value
+    found = []
+    for first in (1_000, 20):
+        monkeypatch.setattr("lowchurn.audit._pairs.FIRST_ROWS", first)
+        try:
+            how = {"score": "score"} if name == "score" else {}
+            audit = lowchurn.audit.audit(*tables, label="y", prediction="prediction", bootstrap=100, **how)
+            found.append((audit.notes, audit.soft, audit.moved))
+        except ValueError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+    if value == 1e-9:  # sound, and not what the other leaves
+        assert found[0][1]["brier_old"].n == (y < 2).sum()
+    elif name == "score":
+        assert "not taken for probabilities" in found[0][0][0]
+    else:
+        assert "1 rows" in found[0] or "1 of 40 rows" in found[0]
+
+
 def test_an_id_without_a_partner_that_comes_with_two_decisions_is_a_repeated_one():
     old = pd.DataFrame({"id": [1, 2, 2], "prediction": ["a", "a", "b"]})
     new = pd.DataFrame({"id": [1], "prediction": ["a"]})

@@ -14,6 +14,7 @@ from lowchurn.bench import _store as store_module
 from lowchurn.bench._segments import encode
 from lowchurn.bench._store import Store
 from lowchurn.cli import main
+from lowchurn.cli._printing import blocks_bar
 from tests.bench.test_store import row
 
 SMALL = ("--network", "fcn-4", "--initial", "40", "--validation", "20", "--batch", "30", "--epochs", "2")
@@ -258,6 +259,23 @@ pathlib.Path.read_text = elsewhere
 small = Protocol(network="fcn-4", initial=40, validation=20, batch=30, epochs=2)
 print(run(Store(sys.argv[1]), ["wine"], [small], [ColdStart()], 1, device="cpu"))
 """
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_shows_lines_and_a_bar_of_blocks(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    for errors, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        monkeypatch.setattr(sys, "stderr", errors)
+        with blocks_bar() as (tell, show):
+            show((1, 2, 3, 2))
+            tell("a \x1b[31mline")
+        assert sys.stdout.getvalue() == "a \\x1b[31mline\n"
+        assert ("1 done, 2 running, 3 waiting, 2 nodes" in errors.getvalue()) is shown
 
 
 def test_a_cluster_without_ray_is_one_line_that_names_the_extra(lowchurn, monkeypatch, tmp_path):

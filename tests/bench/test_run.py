@@ -118,7 +118,7 @@ def test_settings_that_share_trainings_are_counted_once(tmp_path):
     assert line.endswith("2 trials, 18 models, 42 rows")
     assert {row["block_models"] for row in Store(tmp_path).rows()} == {18}
     whole = Block(data, TINY, {0: dial_settings()})
-    assert whole.cost == 85 * count_weights("fcn-4", data)
+    assert whole.cost == 85 * count_weights("fcn-4", data) * (TINY.initial + TINY.batch)
 
 
 def test_a_member_that_failed_is_told_and_the_row_finishes(tmp_path, monkeypatch):

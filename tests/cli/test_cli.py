@@ -95,6 +95,22 @@ def test_help_ends_with_an_example_that_can_be_called(name):
     COMMANDS[name].make_context(name, words[1 + len(name.split()) :])  # the options exist, and none is missing
 
 
+@pytest.mark.parametrize("group", ["bench", "data"])
+def test_the_help_of_a_group_ends_with_an_example(lowchurn, group):
+    code, out, _ = lowchurn(group, "--help")
+    example = " ".join(out.split()).rsplit("Example: lowchurn ", 1)[1]
+    name = " ".join(example.split()[:2])
+    assert (code, name.split()[0]) == (0, group)
+    COMMANDS[name].make_context(name, example.split()[2:])
+
+
+@pytest.mark.parametrize(("name", "failure"), [("score", ""), ("dial", "1 a certificate"), ("bench run", "1 none of")])
+def test_exit_codes_are_those_of_the_command(name, failure):
+    codes = (COMMANDS[name].epilog or "").split("\n\n")[0]
+    assert failure in codes
+    assert ("; 1 " in codes) == bool(failure)
+
+
 def test_help_as_it_is_printed(lowchurn):
     code, out, _ = lowchurn("audit", "--help")
     assert code == 0

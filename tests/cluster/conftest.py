@@ -9,6 +9,9 @@ import pytest
 TOKEN = "0123456789abcdef0123456789abcdef"
 NODE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20}
 QUICK = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "2", "OMP_NUM_THREADS": "1"}
+# A node that was killed is noticed in three seconds, one that is only slow gets nine.
+QUICK |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "3000"}
+QUICK |= {"RAY_health_check_failure_threshold": "3"}
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from lowchurn.bench._blocks import How, Progress
 from lowchurn.bench._cluster import OnRay
 from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import Protocol, settings_of
+from lowchurn.bench._room import Machine
 from lowchurn.bench._run import Run, run
 from lowchurn.bench._store import Store
 from lowchurn.strategies import ColdStart, Distill
@@ -117,7 +119,8 @@ def test_an_exception_in_a_task_is_a_row_as_in_a_local_run(ray, tmp_path):
     (reason,) = {row["status"] for row in Store(tmp_path / "cluster").rows() if row["dataset"] == "wrong"}
     assert reason.startswith("failed: ")
     again, _ = on_cluster(ray, tmp_path / "cluster", asked, retry_failed=True)
-    assert again == {"there": 4, "new": 0, "failed": 4}  # the same reason again is not written twice
+    assert (again["there"], again["failed"]) == (4, 4)
+    assert measured(tmp_path / "cluster") == measured(tmp_path / "here")
 
 
 class Counting:
@@ -156,6 +159,43 @@ def test_data_sets_are_put_once_and_tasks_have_names_and_resources(ray, tmp_path
     assert blocks[0]["name"] == "wine fcn-4 40: cold, distill, trial 0"
     assert {(options["num_cpus"], options["num_gpus"], options["max_retries"]) for options in blocks} == {(0.5, 0, 3)}
     assert all(0 < options["memory"] < 2**30 for options in blocks)
+
+
+class EightGpus(Counting):
+    """A cluster of two nodes with 8 GPUs and 64 CPUs each, which say what they have and run nothing."""
+
+    def nodes(self):
+        has = {"CPU": 64.0, "GPU": 8.0}
+        return [{"Alive": True, "NodeID": "0" * 56, "NodeManagerHostname": name, "Resources": has} for name in "ab"]
+
+    def remote(self, **options):
+        self.tasks.append(options)
+        return lambda function: self
+
+    def options(self, **options):
+        found = Machine("any", 100e9), cluster_module.library_versions()
+        return SimpleNamespace(remote=lambda device: found)
+
+    def get(self, value):
+        return value
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "expected"),
+    [
+        ({}, "auto", Machine("cuda", 100e9, at_once=1, slots=16)),
+        ({}, "cuda", Machine("cuda", 100e9, at_once=1, slots=16)),
+        ({"gpus": 0.125}, "auto", Machine("cuda", 100e9, at_once=8, slots=128)),
+        ({"cpus": 16}, "auto", Machine("cuda", 100e9, at_once=1, slots=8)),
+        ({}, "cpu", Machine("cpu", 100e9, at_once=64, slots=128)),
+        ({"gpus": 0, "cpus": 4}, "auto", Machine("cpu", 100e9, at_once=16, slots=32)),
+    ],
+)
+def test_resources_decide_the_device_and_how_many_blocks_share_it(options, device, expected):
+    pretended = EightGpus(pytest.importorskip("ray"))
+    assert OnRay(pretended, **options).machine(device) == expected
+    taken = {"num_cpus": options.get("cpus", 1), "num_gpus": options.get("gpus", float(expected.device == "cuda"))}
+    assert pretended.tasks == [taken]
 
 
 def test_what_the_cluster_does_not_have_is_told_before_anything_is_trained(ray, tmp_path, monkeypatch):

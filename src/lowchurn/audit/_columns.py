@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Names that are taken for the prediction where the caller gives none, in this order.
 PREDICTION_NAMES = ("prediction", "predicted", "pred", "y_pred", "yhat", "decision", "predicted_label")
 SCORE_NAMES = ("score", "y_score", "proba", "probability", "prob")
-# Beside decisions: a column "probability" may be that of the class that was decided, as in what `lowchurn score` writes.
+# Beside decisions, a "probability" may be that of the class that was decided, as in the files of `lowchurn score`.
 SCORE_NAMES_BESIDE = ("score", "y_score")
 PROBA_PREFIXES = ("proba_", "prob_", "p_")
 

@@ -123,8 +123,7 @@ def _floor(value: dt.float64) -> dt.float64:
 
 def _bins(both: Column, bins: int) -> tuple[Column, Column]:
     """The old and the new bin in the number that :func:`_both_bins` returns, that of 1 together with the one below."""
-    old, new = (ibis.least(bin, bins - 1).cast("int16") for bin in (both // (bins + 1), both % (bins + 1)))
-    return old, new
+    return ibis.least(both // (bins + 1), bins - 1), ibis.least(both % (bins + 1), bins - 1)
 
 
 def _by_slice(rows: Table, number: int, cut: int, keys: list[str]) -> Table:
@@ -149,10 +148,10 @@ def _losses(rows: Table) -> Table:
 def _loss_sums(rows: Table) -> dict[str, Column]:
     names = [c for c in ("soft", "ll_o", "ll_n", "br_o", "br_n", "gap_o", "gap_n") if c in rows.columns]
     sums = {f"sum_{c}": (rows.w * rows[c] if "w" in rows.columns else rows[c]).sum() for c in names}
-    if "ll_o" in names:
-        sums["labelled"] = rows.ll_o.count()
+    if "known" in rows.columns:
+        sums["labelled"] = rows.known.sum()
         if "w" in rows.columns:
-            sums["labelled_w"] = ibis.cases((rows.ll_o.notnull(), rows.w)).sum()
+            sums["labelled_w"] = (rows.w * rows.known).sum()
     return sums
 
 
@@ -192,6 +191,11 @@ def pair_conditions(cells: Table) -> dict[str, Column]:
     if "conflict" in cells.columns:
         found["conflicts"] = paired & cells.conflict
     return found
+
+
+def sound(cells: Table) -> dict[str, Column]:
+    """True of the cells with the judged pairs whose probabilities are sound, where there are any."""
+    return {"sound": (cells.part == SHIFT) & cells.shift.notnull()} if "shift" in cells.columns else {}
 
 
 def contradicting(cells: Table) -> Table:
@@ -278,8 +282,8 @@ def calibration_sums(cells: Table) -> Table:
     weight = t["labelled_w" if "labelled_w" in t.columns else "labelled"].cast("float64")
     views = []
     for i, side in enumerate(("o", "n")):
-        of_side = {"side": ibis.literal(i, "int8"), "bin": t[f"bin_{side}"], "gap": t[f"sum_gap_{side}"]}
-        rows = t.select("unit", weight=weight, **of_side)
+        bin = t[f"bin_{side}"].cast("int32")  # Spark stores the two in types of its own choice
+        rows = t.select("unit", side=ibis.literal(i, "int8"), bin=bin, weight=weight, gap=t[f"sum_gap_{side}"])
         views.append(rows.group_by(["side", "unit", "bin"]).aggregate(weight=rows.weight.sum(), gap=rows.gap.sum()))
     return ibis.union(*views)
 

@@ -110,9 +110,9 @@ class Engine:
             "autoinstall_known_extensions": self.remote,
             "autoload_known_extensions": self.remote,
             "allow_community_extensions": False,
-            # DuckDB's own default, 80 %, leaves little for everything that it does not count.
             # Keys of 16 bits are places in an array, not in a hash table (see _counts): 17 MB for each thread.
             "perfect_ht_threshold": 17,
+            # DuckDB's own default, 80 %, leaves little for everything that it does not count.
             "memory_limit": "60%" if settings.memory_limit is None else settings.memory_limit,
         }
         if settings.threads is not None:

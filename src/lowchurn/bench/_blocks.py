@@ -44,8 +44,9 @@ class Block:
 
     @property
     def cost(self) -> float:
-        """The number of weights that are trained."""
-        return self.models * count_weights(self.protocol.network, self.data)
+        """How long it takes beside others: the weights that are trained, and the rows of an epoch."""
+        rows = self.protocol.initial + self.protocol.batch
+        return self.models * count_weights(self.protocol.network, self.data) * rows
 
     @property
     def name(self) -> str:

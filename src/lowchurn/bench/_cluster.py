@@ -139,7 +139,9 @@ class OnRay:
             name=one.name,
         )(_work)
         how = replace(one.how, threads=one.how.threads or max(1, int(self.cpus)))
-        return task.remote(_versions(), store[id(one.data.X)], store[id(one.data)], one.protocol, one.wanted, how)
+        return task.remote(
+            library_versions(), store[id(one.data.X)], store[id(one.data)], one.protocol, one.wanted, how
+        )
 
     def _received(self, task: Any, one: Block) -> list[Row] | None:
         """The rows of a block, or None where it only tells that it was started."""
@@ -175,7 +177,7 @@ def _without_rows(data: Data) -> Data:
     return replace(data, X=np.empty(0))
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """What the rows of a block depend on besides its device."""
     import torch
 
@@ -183,7 +185,7 @@ def _versions() -> dict[str, str]:
 
 
 def _check_same(node: str, versions: dict[str, str]) -> None:
-    for library, here in _versions().items():
+    for library, here in library_versions().items():
         if versions[library] != here:
             raise ValueError(
                 f"bench: node {node} has {library} {versions[library]}, but the command was given with {here}. "
@@ -193,7 +195,7 @@ def _check_same(node: str, versions: dict[str, str]) -> None:
 
 def _look(device: str) -> tuple[Machine, dict[str, str]]:
     """On a node: what a block finds there."""
-    return machine_here(device), _versions()
+    return machine_here(device), library_versions()
 
 
 def _work(

@@ -20,10 +20,12 @@ class Local:
     def run(self, batches: Iterable[Batch], show: Show) -> Iterator[tuple[Block, list[Row]]]:
         """The rows of each block as soon as it is done."""
         for blocks, at_once in batches:
-            for done, found in enumerate(_in_parallel(blocks, at_once)):
-                left = len(blocks) - done - 1
-                show(Progress(done + 1, min(at_once, left), max(0, left - at_once), 1))
+            left = len(blocks)
+            show(Progress(0, min(at_once, left), max(0, left - at_once), 1))
+            for found in _in_parallel(blocks, at_once):
                 yield found
+                left -= 1
+                show(Progress(len(blocks) - left, min(at_once, left), max(0, left - at_once), 1))
 
 
 def _in_parallel(blocks: list[Block], at_once: int) -> Iterator[tuple[Block, list[Row]]]:

@@ -13,6 +13,7 @@ from lowchurn.strategies import Strategy
 BLOCK_WEIGHTS = 2.5e7  # of one block on a CPU: about half a minute of work, which a kill may cost
 TRAINING = 14  # copies of the weights that the template and one model in training take at most
 KEPT = 2  # copies of each model's weights: the result, and what is measured
+BLOCKS_PER_SLOT = 2  # at least, so that a short block fills the time in which a long one ends
 DRAWN = 2**25  # random numbers at a time that fresh weights are drawn from, in float64 with a few copies
 
 AT_ONCE = 8  # blocks on a GPU, of fully connected networks; others fill it, and their many launches would compete
@@ -113,8 +114,15 @@ class Room:
         fixed, per_trial = self._parts(data, protocol)
         return 0 if self.on_gpu else int(fixed + trials * per_trial)
 
-    def trials(self, data: Data, protocol: Protocol, at_once: int, wanted: int | None = None) -> int:
-        """The number of trials in a block: as many as wanted, or about half a minute of work on a CPU, if they fit."""
+    def trials(
+        self, data: Data, protocol: Protocol, at_once: int, wanted: int | None = None, left: int | None = None
+    ) -> int:
+        """The number of trials in a block: as many as wanted, or about half a minute of work on a CPU, if they fit.
+
+        Of all trials that are ``left`` there are blocks for every slot of a cluster.
+        """
+        if wanted is None and left is not None and self.machine.slots is not None:
+            return min(self.trials(data, protocol, at_once), max(1, -(-left // (BLOCKS_PER_SLOT * self.machine.slots))))
         each = self.models * count_weights(protocol.network, data)
         if self.on_gpu:
             per_row = data.classes * 8 + 40  # targets, orders, numbers

@@ -25,7 +25,6 @@ from lowchurn.strategies import Strategy, plan
 
 # Data sets, protocols, settings and trials, as :func:`run` takes them.
 Asked = tuple[Sequence[str | Data], Sequence[Protocol], Sequence[Strategy], int]
-BLOCKS_PER_SLOT = 2  # at least, so that a short block fills the time in which a long one ends
 
 
 def run(
@@ -142,13 +141,11 @@ class Run:
         self.store.check_same_data((one.name, one.fingerprint) for one, _ in places)
         found = list(self._still_missing(places, settings, trials))
         left = sum(len(missing) for *_, missing in found)
-        most = left if machine.slots is None else -(-left // (BLOCKS_PER_SLOT * machine.slots))
         blocks: list[Block] = []
         for one, protocol, missing in found:
             self.counts["there"] += len(settings) * trials - sum(map(len, missing.values()))
             self.planned.update(key for *_, key in _keys(one.name, protocol, settings, trials))
-            size = room.trials(one, protocol, at_once, self.block)
-            for part in slices(sorted(missing), size if self.block else min(size, most)):
+            for part in slices(sorted(missing), room.trials(one, protocol, at_once, self.block, left)):
                 need = room.bytes(one, protocol, len(part))
                 blocks.append(Block(one, protocol, {trial: missing[trial] for trial in part}, memory=need))
         blocks.sort(key=lambda one: -one.cost)  # the longest first: no long one is left alone at the end

@@ -15,7 +15,7 @@ from lowchurn._exits import DEBUG, run_command
 from lowchurn.cli._audit_options import audit
 from lowchurn.cli._bench import bench_app, data_app
 from lowchurn.cli._compare_options import bless, compare
-from lowchurn.cli._help import AUDIT, EXITS, JUDGED, RETRAIN, add_command
+from lowchurn.cli._help import AUDIT, CERTIFIED, EXITS, JUDGED, RETRAIN, add_command
 from lowchurn.cli._history_options import history
 from lowchurn.cli._promote_options import promote
 from lowchurn.cli._retrain import LARGEST_SEED, dial, retrain, score
@@ -100,8 +100,9 @@ add_command(
     retrain,
     RETRAIN,
     "lowchurn retrain --data new.parquet --target y --base prod.skops --max-churn 0.02 --out next.skops",
+    exits=CERTIFIED,
 )
-add_command(app, dial, RETRAIN, "lowchurn dial next.skops --max-churn 0.01 --out calmer.skops")
+add_command(app, dial, RETRAIN, "lowchurn dial next.skops --max-churn 0.01 --out calmer.skops", exits=CERTIFIED)
 add_command(
     app,
     score,

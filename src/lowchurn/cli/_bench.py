@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,15 +18,23 @@ from lowchurn._checks import check_choice
 from lowchurn._exits import tell
 from lowchurn._ray import connected
 from lowchurn._terminal import printable
-from lowchurn.cli._help import BENCH, add_command
+from lowchurn.cli._help import BENCH, DONE, add_command
 from lowchurn.cli._printing import blocks_bar, print_line
 
 if TYPE_CHECKING:
     from lowchurn.bench._plans import Part
     from lowchurn.bench._run import Asked
 
-bench_app = typer.Typer(help="Run the paper's experiments; make their tables and figures.", no_args_is_help=True)
-data_app = typer.Typer(help="The data sets of the experiments.", no_args_is_help=True)
+bench_app = typer.Typer(
+    help="Run the paper's experiments; make their tables and figures.",
+    no_args_is_help=True,
+    epilog="Example: lowchurn bench run wine --network fcn-100 --initial 40 --validation 20 --batch 40 --trials 5",
+)
+data_app = typer.Typer(
+    help="List the data sets of the experiments, and get them.",
+    no_args_is_help=True,
+    epilog="Example: lowchurn data list",
+)
 
 StoreOption = Annotated[Path, Option("--store", help="Folder of results.")]
 DataOption = Annotated[
@@ -55,7 +64,7 @@ def run_command(
         Option(
             "--strategy",
             "--strategies",
-            help="Name of a strategy, or paper (default), dial, sticky, all or budget. May be repeated.",
+            help="Name of a strategy, or paper (default), coarse, dial, sticky, all or budget. May be repeated.",
         ),
     ] = None,
     start: Annotated[
@@ -110,7 +119,7 @@ def run_command(
             raise ValueError(f"bench run: --{wrong[0]} is part of a plan, such as {names[0]}. Leave it out.")
         chosen: dict[str, Any] = {"parts": part or [], "datasets": names[1:], "strategies": strategy or []}
         parts = choose_parts(names[0], trials=trials, start=start, **chosen, **changes)
-        _run_all(store, _planned(names[0], parts, data), options, placed)
+        _run_all(store, partial(_planned, names[0], parts, data), options, placed)
         return
     if part:
         raise ValueError("bench run: --part is for plans, such as table2. Leave it out.")
@@ -124,7 +133,7 @@ def run_command(
     protocols = [protocol(name, size) for name in network or ["fcn-1000"] for size in initial or [1000]]
     start = start or "warm"
     settings = ablation_settings(start) if ablation else settings_of(strategy or ["paper"], start)
-    _run_all(store, [(expand(names), protocols, settings, trials or 100)], options, placed)
+    _run_all(store, lambda tell: [(expand(names), protocols, settings, trials or 100)], options, placed)
 
 
 def _cluster_options(
@@ -144,13 +153,13 @@ def _cluster_options(
     return {"address": address, "gpus": gpus, "cpus": cpus}
 
 
-def _planned(plan: str, parts: list[Part], data: Path | None) -> Iterator[Asked]:
+def _planned(plan: str, parts: list[Part], data: Path | None, tell: Callable[[object], None]) -> Iterator[Asked]:
     """What a plan asks for, part by part; data sets are read once."""
     from lowchurn.bench._plans import works
 
     ran = False
-    for part, protocol, datasets in works(parts, data, print_line):
-        print_line(f"{plan}, {part.name}: {', '.join(one.name for one in datasets)}; {part.trials} trials")
+    for part, protocol, datasets in works(parts, data, tell):
+        tell(f"{plan}, {part.name}: {', '.join(one.name for one in datasets)}; {part.trials} trials")
         yield datasets, [protocol], part.settings, part.trials
         ran = True
     if not ran:
@@ -160,7 +169,12 @@ def _planned(plan: str, parts: list[Part], data: Path | None) -> Iterator[Asked]
         )
 
 
-def _run_all(store: Path, asked: Iterable[Asked], options: dict[str, Any], cluster: dict[str, Any] | None) -> None:
+def _run_all(
+    store: Path,
+    asked: Callable[[Callable[[object], None]], Iterable[Asked]],
+    options: dict[str, Any],
+    cluster: dict[str, Any] | None,
+) -> None:
     """Run everything that is asked for, here or on a cluster, and tell how it went."""
     from lowchurn.bench._cluster import OnRay
     from lowchurn.bench._local import Local
@@ -169,8 +183,8 @@ def _run_all(store: Path, asked: Iterable[Asked], options: dict[str, Any], clust
 
     done: list[Asked] = []
 
-    def remembered() -> Iterator[Asked]:
-        for each in asked:
+    def remembered(line: Callable[[object], None]) -> Iterator[Asked]:
+        for each in asked(line):
             done.append(each)
             yield each
 
@@ -180,8 +194,8 @@ def _run_all(store: Path, asked: Iterable[Asked], options: dict[str, Any], clust
         if cluster is not None:
             ray = opened.enter_context(connected("bench", cluster.pop("address")))
             executor = OnRay(ray, jobs=options["jobs"], **cluster)
-        show = opened.enter_context(blocks_bar())
-        counts = Run(place, executor, **options).do(remembered(), print_line, show)
+        line, show = opened.enter_context(blocks_bar())
+        counts = Run(place, executor, **options).do(remembered(line), line, show)
     print_line(f"{counts['new']} new rows, {counts['failed']} failed, {counts['there']} were there.")
     found = outcome(place, done)
     if found.failed and not found.finished:
@@ -288,6 +302,7 @@ add_command(
     BENCH,
     "lowchurn bench run wine --network fcn-100 --initial 40 --validation 20 --batch 40 --trials 5",
     "run",
+    DONE.replace("0 done;", "0 done; 1 none of the models that were asked for is finished;"),
 )
 add_command(bench_app, status_command, BENCH, "lowchurn bench status --store bench-store", "status")
 add_command(bench_app, tables_command, BENCH, "lowchurn bench tables --out tables", "tables")

@@ -12,6 +12,8 @@ from typer.models import OptionInfo
 from lowchurn._exits import CODES
 
 EXITS = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in CODES.items()) + "."
+DONE = "Exit codes: 0 done; 2 bad input; 4 internal error, a bug in lowchurn."
+CERTIFIED = DONE.replace("0 done;", "0 done; 1 a certificate was asked for (--confidence) and not obtained;")
 JUDGED = "Exit codes: 0 PASS; 1 FAIL; 2 bad input; 3 INCONCLUSIVE; 4 internal error, a bug in lowchurn."
 
 # Groups of options by the names of the parameters. A group is shown where a command has one of its options.
@@ -48,7 +50,7 @@ def add_command(
     groups: Mapping[str, str],
     example: str,
     name: str | None = None,
-    exits: str = EXITS,
+    exits: str = DONE,
 ) -> None:
     """Register a function as a command whose help ends with ``example``."""
     hints = get_type_hints(function, include_extras=True)

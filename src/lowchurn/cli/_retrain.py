@@ -256,9 +256,8 @@ def _counted(made: Scored) -> str:
     """How many rows were decided, how many of them otherwise than before, and how many had no decision before."""
     words = f"{made.rows:,} rows scored"
     if made.compared:
-        words += (
-            f", {made.changed:,} of {made.compared:,} decisions changed ({share_text(made.changed / made.compared)})"
-        )
+        share = share_text(made.changed / made.compared)
+        words += f", {made.changed:,} of {made.compared:,} decisions changed ({share})"
     else:
         words += ", none compared with a decision before"
     if made.unknown is not None:
