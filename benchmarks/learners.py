@@ -54,6 +54,7 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-copies", action="store_true", help="skip the slow comparison")
+    parser.add_argument("--only", help="name of one classifier")
     args = parser.parse_args()
     X, y, truth, base = world(args.rows + 10_000, args.classes)
     train, test = slice(0, args.rows), slice(args.rows, None)
@@ -72,6 +73,8 @@ def main():
         CatBoostClassifier(iterations=args.rounds, learning_rate=0.3, thread_count=args.threads, **quiet),
         HistGradientBoostingClassifier(max_iter=args.rounds, early_stopping=False),
     ):
+        if args.only not in (None, type(estimator).__name__):
+            continue
         hard, soft = [], []
         for _ in range(args.repeats):  # in turn, so that a busy machine slows both
             hard.append(timed(clone(estimator).fit, X[train], y[train])[1])

@@ -16,11 +16,15 @@ from lowchurn.bench import _cluster as cluster_module
 from lowchurn.bench._blocks import How, Progress
 from lowchurn.bench._cluster import OnRay
 from lowchurn.bench._loading import load
+from lowchurn.bench._local import Local
 from lowchurn.bench._protocol import Protocol, settings_of
 from lowchurn.bench._room import Machine
 from lowchurn.bench._run import Run, run
 from lowchurn.bench._store import Store
 from lowchurn.strategies import ColdStart, Distill
+from tests.bench.conftest import made_data  # noqa: F401
+from tests.bench.test_commands import lowchurn  # noqa: F401
+from tests.bench.test_plans import small_plans  # noqa: F401
 from tests.bench.test_run import measured
 
 pytestmark = pytest.mark.ray
@@ -121,6 +125,30 @@ def test_an_exception_in_a_task_is_a_row_as_in_a_local_run(ray, tmp_path):
     again, _ = on_cluster(ray, tmp_path / "cluster", asked, retry_failed=True)
     assert (again["there"], again["failed"]) == (4, 4)
     assert measured(tmp_path / "cluster") == measured(tmp_path / "here")
+
+
+def test_a_bug_in_a_task_stops_the_run_as_it_does_here(ray, tmp_path):
+    wine = load("wine")
+    asked = [([replace(wine, name="wrong", y=wine.y.astype(object))], [TINY], FEW, 1)]
+    for executor in (OnRay(ray), Local()):
+        with pytest.raises(TypeError, match="can't convert np.ndarray of type numpy.object_"):
+            Run(Store(tmp_path), executor, how=How("cpu")).do(asked, print)
+    assert len(Store(tmp_path)) == 0
+
+
+def test_a_plan_of_images_and_of_words_is_one_queue_and_the_rows_of_a_local_run(
+    ray,
+    small_plans,  # noqa: F811
+    made_data,  # noqa: F811
+    lowchurn,  # noqa: F811
+):
+    for plan, rows in (("table2", 8), ("imdb", 2)):
+        command = ("bench", "run", plan, "--data", made_data)
+        code, out, errors = lowchurn(*command, "--store", f"{plan}-cluster", "--cluster", "ray")
+        assert code == 0, errors
+        assert f"{rows} new rows, 0 failed, {rows} were there." in out  # two parts that are the same in this test
+        assert lowchurn(*command, "--store", f"{plan}-here", "--device", "cpu")[0] == 0
+        assert measured(f"{plan}-cluster") == measured(f"{plan}-here")
 
 
 class Counting:

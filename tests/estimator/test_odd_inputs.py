@@ -135,7 +135,9 @@ def test_base_classes_must_be_a_list(classes):
 
 ONE_PER_CLASS = {
     "lightgbm": lambda: LGBMClassifier(n_estimators=5, objective="multiclassova", n_jobs=1, verbose=-1),
-    "catboost": lambda: CatBoostClassifier(5, loss_function="MultiClassOneVsAll", verbose=False, thread_count=1),
+    "catboost": lambda: CatBoostClassifier(
+        5, loss_function="MultiClassOneVsAll", verbose=False, thread_count=1, allow_writing_files=False
+    ),
 }
 
 

@@ -36,6 +36,7 @@ ESTIMATORS = [
         random_strength=0,
         thread_count=1,
         verbose=0,
+        allow_writing_files=False,
     ),
     LogisticRegression(C=1e8, max_iter=2000, tol=1e-10),
     HistGradientBoostingClassifier(max_iter=ROUNDS, min_samples_leaf=1),

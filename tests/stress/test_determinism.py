@@ -19,7 +19,8 @@ LEARNERS = {
     "lightgbm": "lightgbm.LGBMClassifier(n_estimators=10, n_jobs=JOBS, deterministic=True, force_row_wise=True,"
     " verbose=-1)",
     "xgboost": "xgboost.XGBClassifier(n_estimators=10, n_jobs=JOBS)",
-    "catboost": "catboost.CatBoostClassifier(iterations=10, thread_count=JOBS, verbose=False)",
+    "catboost": "catboost.CatBoostClassifier(iterations=10, thread_count=JOBS, verbose=False,"
+    " allow_writing_files=False)",
     "network": "make_pipeline(StandardScaler(), NetworkClassifier('fcn-16', epochs=5, device='cpu'))",
 }
 PROGRAM = """

@@ -71,12 +71,8 @@ class OnRay:
             )
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
-        probe = self.ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(_look)
-        options = [{"name": f"look at {node['NodeManagerHostname']}"} for node in nodes]
-        found = [
-            probe.options(scheduling_strategy=On(node["NodeID"], soft=False), **option).remote(device)
-            for node, option in zip(nodes, options, strict=True)
-        ]
+        look = self.ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(_look)
+        found = [look.options(scheduling_strategy=On(node["NodeID"], soft=False)).remote(device) for node in nodes]
         free = []
         for node, reference in zip(nodes, found, strict=True):
             try:
@@ -105,9 +101,10 @@ class OnRay:
                 if time.monotonic() - looked > BEAT:  # nodes come and go
                     looked, nodes = time.monotonic(), self._able()
                 most = self.jobs or sum(map(self._slots, nodes)) + AHEAD
+                memory = max((node["Resources"].get("memory", 0) for node in nodes), default=0)
                 while waiting and len(running) < most:
                     one = waiting.popleft()
-                    running[self._submitted(one, store)] = one
+                    running[self._submitted(one, store, memory)] = one
                 left = len(running) + len(waiting)
                 show(Progress(total - left, len(started), left - len(started), len(nodes)))
                 ready, _ = self.ray.wait(list(running), timeout=BEAT, fetch_local=False)
@@ -124,16 +121,15 @@ class OnRay:
                 with suppress(Exception):
                     self.ray.cancel(task)
 
-    def _submitted(self, one: Block, store: dict[int, Any]) -> Any:
+    def _submitted(self, one: Block, store: dict[int, Any], memory: float) -> Any:
         """A task; the arrays of its data set are put into the object store where they are not there yet."""
         for key, make in ((id(one.data.X), lambda: one.data.X), (id(one.data), lambda: _without_rows(one.data))):
             if key not in store:
                 store[key] = self.ray.put(make())
-        most = max((node["Resources"].get("memory", 0) for node in self._able()), default=0)
         task = self.ray.remote(
             num_cpus=self.cpus,
             num_gpus=self.gpus,
-            memory=int(min(one.memory, most)) or None,
+            memory=int(min(one.memory, memory)) or None,
             max_retries=RETRIES,
             num_returns="streaming",
             name=one.name,

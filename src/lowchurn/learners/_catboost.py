@@ -1,7 +1,10 @@
-"""CatBoost on soft targets: natively for two classes, by weighted rows for more.
+"""CatBoost on soft targets, natively where boosting starts afresh.
 
-Two classes: the library's ``CrossEntropy`` loss takes probabilities as labels. For more classes its custom objectives
-learned poorly, so a row becomes one row per class, weighted by its targets.
+Two classes: the library's ``CrossEntropy`` loss takes probabilities as labels. More: ``MultiCrossEntropy`` takes a
+matrix of them, with one sigmoid per class. Each sigmoid learns the probability of its class, so their shares of the sum
+are the probabilities. This loss takes no scores to start from: continued boosting makes a row into one row per class,
+weighted by its targets, and so does a GPU, where the loss was not tried. Custom objectives are called row by row in
+Python, which is tens of times slower.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from scipy.special import log_expit
 from sklearn.utils import _safe_indexing
 
 from lowchurn._extras import importing
@@ -35,7 +39,9 @@ STOPPING = ("early_stopping_rounds", "od_wait", "od_type", "od_pval", "use_best_
 # What the labels are: indices in training, the learner's classes in the model.
 LABELS = {"class_names", "classes_count"}
 OWN = {"loss_function", "objective", "class_weights", "auto_class_weights", "scale_pos_weight", "eval_metric"}
+QUIET = {"verbose": False, "allow_writing_files": False}
 KINDS = ("cat_features", "text_features", "embedding_features")
+MATRIX = "MultiCrossEntropy"  # takes a matrix of probabilities as labels
 LOSSES = ("Logloss", "CrossEntropy", "MultiClass")  # probabilities of raw scores, as we make them
 CLASSIFIERS = (*LOSSES, "MultiClassOneVsAll")
 # Reads files of CatBoost and predicts rows with them; what damaged files do to this process is its exit status.
@@ -64,7 +70,9 @@ class CatBoostModel(BoostedModel):
     def ask(self, stage: Stage, X: Rows, raw: bool) -> np.ndarray:
         threads = -1 if self.thread_count is None else self.thread_count
         kind = "RawFormulaVal" if raw else "Probability"
-        return np.asarray(stage.booster.predict(X, prediction_type=kind, thread_count=threads))
+        found = np.asarray(stage.booster.predict(X, prediction_type=kind, thread_count=threads))
+        # The softmax of the logarithms of sigmoids is their shares of the sum.
+        return log_expit(found) if raw and self.columns > 1 and has_sigmoids(stage.booster) else found
 
     @staticmethod
     def booster_bytes(booster: CatBoost) -> bytes:
@@ -97,7 +105,7 @@ class CatBoostModel(BoostedModel):
 
 
 class CatBoostLearner(BoostingLearner):
-    """CatBoost: native soft labels for two classes, weighted rows for more; continued boosting from a base."""
+    """CatBoost: native soft labels, continued boosting from a base (on weighted rows for more than two classes)."""
 
     name = "catboost"
     model = CatBoostModel
@@ -183,8 +191,11 @@ class CatBoostLearner(BoostingLearner):
         parameters = {k: v for k, v in given.items() if k not in OWN | LABELS | set(KINDS)}
         kinds = {k: given[k] for k in KINDS if k in given}
         two = len(self.classes) == 2
-        parameters.update({"loss_function": "CrossEntropy"} if two else {"loss_function": "MultiClass"})
-        if not two:
+        matrix = not two and scores is None and str(given.get("task_type", "CPU")) == "CPU"
+        parameters["loss_function"] = "CrossEntropy" if two else MATRIX if matrix else "MultiClass"
+        if matrix and first_given(given, self.rate_names) is None:
+            parameters["learning_rate"] = _usual_rate(parameters, len(data[1]), held_out is not None)
+        elif not two and not matrix:
             parameters["classes_count"] = len(self.classes)
 
         def pool_of(data: Data, scores: np.ndarray | None) -> Any:
@@ -192,6 +203,8 @@ class CatBoostLearner(BoostingLearner):
             if two:
                 baseline = None if scores is None else scores[:, 0]
                 return catboost.Pool(X, label=targets[:, 1], weight=weight, baseline=baseline, **kinds)
+            if matrix:
+                return catboost.Pool(X, label=_varied(targets), weight=weight, **kinds)
             row, column, share = soft_rows(targets, weight)
             baseline = None if scores is None else scores[row]
             return catboost.Pool(_safe_indexing(X, row), label=column, weight=share, baseline=baseline, **kinds)
@@ -200,6 +213,16 @@ class CatBoostLearner(BoostingLearner):
             return catboost.CatBoost(parameters).fit(pool_of(data, scores))
         parameters["use_best_model"] = True
         return catboost.CatBoost(parameters).fit(pool_of(data, scores), eval_set=pool_of(*held_out))
+
+    def cannot_start(self, base_share: float, base: Any) -> str | None:
+        reason = super().cannot_start(base_share, base)
+        encoded = [kind for kind in KINDS if self.estimator.get_params().get(kind) is not None]
+        if reason is None and encoded and len(self.classes) > 2:
+            return (
+                f"CatBoostClassifier cannot continue boosting on soft targets of {len(self.classes)} classes with "
+                f"{encoded[0]}: it encodes them by the targets of earlier rows, among them copies of the same row."
+            )
+        return reason
 
     @classmethod
     def rounds_trained(cls, booster: CatBoost) -> int:
@@ -247,6 +270,40 @@ class CatBoostLearner(BoostingLearner):
 def loss_of(model: CatBoostClassifier) -> str:
     """Return the name of the loss that a model was trained with; empty where it is unknown."""
     return str(model.get_all_params().get("loss_function", "")).partition(":")[0]
+
+
+def has_sigmoids(booster: CatBoost) -> bool:
+    """Whether a booster has a sigmoid per class; read from its file, where one that was loaded has it as well."""
+    return f'"type":"{MATRIX}"' in booster.get_metadata().get("params", "")  # JSON, which would take longer to parse
+
+
+def _varied(targets: np.ndarray) -> np.ndarray:
+    """Return targets of which no column is constant, such as that of a class without mass, which CatBoost refuses."""
+    same = np.ptp(targets.astype(np.float32), axis=0) == 0
+    if not same.any():
+        return targets
+    varied = targets.copy()
+    varied[0, same] += np.where(varied[0, same] < 0.5, 1e-6, -1e-6)
+    return varied
+
+
+def _usual_rate(parameters: dict[str, Any], rows: int, stops: bool) -> float:
+    """Return the learning rate that CatBoost chooses for labels; it depends on rows and rounds, not on features."""
+    import catboost
+
+    few = {name: parameters[name] for name in ROUNDS if name in parameters}
+    one = catboost.CatBoost({**few, "loss_function": "MultiClass", "depth": 1, "thread_count": 1, **QUIET})
+    pool = catboost.Pool(np.arange(rows)[:, None] % 2, label=np.arange(rows) % 3)
+    one.fit(pool, eval_set=pool if stops else None, use_best_model=stops, callbacks=[FirstRound()])
+    return float(one.get_all_params()["learning_rate"])
+
+
+class FirstRound:
+    """Ends a training of CatBoost after its first round."""
+
+    def after_iteration(self, info: object) -> bool:
+        """Return whether training goes on."""
+        return False
 
 
 def _made(estimator: CatBoostClassifier, changed: dict[str, Any]) -> CatBoostClassifier:
