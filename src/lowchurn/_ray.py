@@ -1,4 +1,8 @@
-"""A Ray cluster to work on: connected to where it is used, with errors that say what is missing."""
+"""A Ray cluster to work on: connected to where it is used, with errors that say what is missing.
+
+Tasks of joblib run on it too: :func:`training_on` makes it joblib's backend, and a :class:`Sender` puts what many tasks
+need into the cluster's object store once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,10 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+
+import joblib
 
 from lowchurn._extras import importing
 from lowchurn._terminal import one_line
@@ -63,6 +70,71 @@ def connected(who: str, address: str | None = None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def training_on(who: str, address: str | None = None) -> Iterator[None]:
+    """Run what joblib is told to do with several jobs on a cluster; everything else stays in this process.
+
+    Examples
+    --------
+    >>> from lowchurn._ray import training_on
+    >>> with training_on("retrain", "127.0.0.1:9"):  # doctest: +SKIP
+    ...     model.set_params(n_jobs=-1).fit(X, y)
+    Traceback (most recent call last):
+    ConnectionError: retrain: no Ray cluster answers at 127.0.0.1:9 (Connection refused). Start one ...
+    """
+    with connected(who, address):
+        from ray.util.joblib import register_ray
+
+        register_ray()
+        with joblib.parallel_config("ray", n_jobs=1):  # of those that do not ask for several
+            yield
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """What is sent in place of a value that is in the object store."""
+
+    place: Any
+
+
+class Sender:
+    """Sends the arguments of tasks: where joblib runs them on Ray, a large value that several need is sent once.
+
+    Elsewhere a value is sent as it is: joblib's own workers share large arrays by files.
+
+    Examples
+    --------
+    >>> from lowchurn._ray import Sender, received
+    >>> rows = [1, 2, 3]
+    >>> received(Sender().sent(rows)) is rows
+    True
+    """
+
+    def __init__(self) -> None:
+        backend, _ = joblib.parallel.get_active_backend()
+        self._on_ray = type(backend).__module__.partition(".")[0] == "ray"
+        self._sent: dict[int, tuple[Any, _Reference]] = {}
+
+    def sent(self, value: Any) -> Any:
+        """The value, or a reference to it; the same object has one reference."""
+        if value is None or not self._on_ray:
+            return value
+        if id(value) not in self._sent:
+            import ray
+
+            self._sent[id(value)] = value, _Reference(ray.put(value))  # the value is kept, so that its id stays its own
+        return self._sent[id(value)][1]
+
+
+def received(value: Any) -> Any:
+    """What was sent, in the task. Arrays on Ray are read from the store of the node and cannot be written to."""
+    if not isinstance(value, _Reference):
+        return value
+    import ray
+
+    return ray.get(value.place)
 
 
 def _check_answer(who: str, place: str) -> None:

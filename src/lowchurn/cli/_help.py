@@ -31,7 +31,8 @@ AUDIT = {
 RETRAIN = {
     "Data": "data target model base new held_out traffic previous id previous_decision weight drop all_columns",
     "Limits": "max_churn max_broken by confidence",
-    "What is trained and served": "strategies estimator search select serve_base cross_fit compress seed",
+    "What is trained and served": """strategies estimator search select serve_base cross_fit compress seed jobs cluster
+        address""",
     "Files": "out report base_classes classes trust",
 }
 BENCH = {
