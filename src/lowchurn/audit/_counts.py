@@ -134,15 +134,15 @@ def _by_slice(rows: Table, number: int, cut: int, keys: list[str]) -> Table:
 
 def _losses(rows: Table) -> Table:
     """The part with the sums of the losses."""
-    if "bag" in rows.columns:
-        found = part(rows, LOSSES, ["bag", "place"], _loss_sums(rows))
+    keys = [name for name in ("bag", "place") if name in rows.columns]
+    found = part(rows, LOSSES, keys, _loss_sums(rows))
+    if "bag" in keys:
         bag, place = found.bag, found.place
     else:
-        found = part(rows, LOSSES, ["place"], _loss_sums(rows))
         number = found.place.cast("int32") + LOSS_BAGS // 2 * PLACES
         bag, place = (number // PLACES).cast("int16"), number % PLACES
     bin_o, bin_n = _bins(place, CALIBRATION_BINS)
-    return found.mutate(unit=bag, bin_o=bin_o, bin_n=bin_n)
+    return found.mutate(unit=bag, bin_o=bin_o, bin_n=bin_n).drop(*keys)
 
 
 def _loss_sums(rows: Table) -> dict[str, Column]:
