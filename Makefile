@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo docs test test-slow test-stress test-gpu test-spark check format clean \
+.PHONY: help demo docs test test-slow test-stress test-gpu test-spark test-ray check format clean \
 	bench-combine bench-engine bench-audit bench-learners bench-search bench-dial bench-hf bench-users bench-table1
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make test-slow      the long statistical checks as well"
 	@echo "make test-stress    fuzzing, kills and determinism of every command"
 	@echo "make test-spark     the audit on a local Spark (needs Java)"
+	@echo "make test-ray       work on a Ray cluster of several nodes on this machine"
 	@echo "make docs           build the site into site/, run its examples and look at it in a browser"
 	@echo "make check          ruff (lint and format) and mypy"
 	@echo "make format         let ruff rewrite the files"
@@ -51,23 +52,33 @@ demo: $(VENV)/.audit
 	$(BIN)/lowchurn demo
 
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not stress and not gpu and not spark and not site"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not stress and not gpu and not spark and not ray and not site"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not stress and not gpu and not spark and not site"
+	$(BIN)/python -m pytest -n 2 -m "not stress and not gpu and not spark and not ray and not site"
 
 # Nothing is loaded from the network, and every warning is an error. Only pages that changed are built again.
 docs: $(VENV)/.docs
-	MPLBACKEND=Agg $(BIN)/python -m sphinx -W --keep-going -q -d site/.doctrees docs site
+	OMP_NUM_THREADS=1 MPLBACKEND=Agg $(BIN)/python -m sphinx -W --keep-going -q -d site/.doctrees docs site
 	$(BIN)/python -m pytest -q -m site tests/site
 	@echo "open site/index.html"
 
 test-stress: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m stress tests
 
-test-spark: $(VENV)/.dev
+$(VENV)/.spark: $(VENV)/.dev
 	$(PIP) -e ".[spark]"
-	$(BIN)/python -m pytest -m spark tests/audit
+	@touch $@
+
+test-spark: $(VENV)/.spark
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m spark tests/audit $(ARGS)
+
+$(VENV)/.ray: $(VENV)/.dev
+	$(PIP) -e ".[ray]"
+	@touch $@
+
+test-ray: $(VENV)/.ray
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/cluster
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ beyond so many GiB, as a small machine would.
     python benchmarks/audit.py --rows 10000000 --rounds 5
     python benchmarks/audit.py --rows 10000000 --rounds 5 --probabilities --contenders duckdb lowchurn
     python benchmarks/audit.py --rows 100000000 --contenders duckdb lowchurn --memory 2500MB --cap 4
+    python benchmarks/audit.py --rows 100000000 --contenders duckdb lowchurn spark
 """
 
 import argparse
@@ -97,6 +98,22 @@ def with_lowchurn(old, new, memory, folder):
     yield [e.value for e in figures], slices
 
 
+def with_spark(old, new, memory, folder):
+    """The same audit on a local Spark, which is started before the clock; ``--memory`` is that of its Java process."""
+    import lowchurn.audit
+    from lowchurn.audit._connections import connect
+    from lowchurn.audit._settings import Settings
+
+    conf = ["spark.ui.enabled=false", "spark.ui.showConsoleProgress=false", f"spark.local.dir={folder}"]
+    conf.append(f"spark.driver.memory={memory or '8g'}")
+    where = {"engine": "spark", "spark_master": f"local[{THREADS}]", "spark_conf": conf}
+    connect("spark", Settings(**where))
+    yield
+    audit = lowchurn.audit.audit(old, new, label="y", by="country", **where)
+    figures = (audit.churn, audit.broken, audit.accuracy_old, audit.accuracy_new)
+    yield [e.value for e in figures], {s.value: s.churn.value for s in audit.slices}
+
+
 def with_pandas(old, new, memory, folder):
     """The same figures as point estimates: no check of ids but that of the merge, no intervals, no tests."""
     import pandas as pd
@@ -116,7 +133,26 @@ def with_pandas(old, new, memory, folder):
     yield figures, {k: float(v) for k, v in slices.items()}
 
 
-CONTENDERS = {"duckdb": with_duckdb, "lowchurn": with_lowchurn, "pandas": with_pandas}
+CONTENDERS = {"duckdb": with_duckdb, "lowchurn": with_lowchurn, "pandas": with_pandas, "spark": with_spark}
+
+
+def other_processes():
+    """CPU seconds and peak GiB of the processes that this one started, such as the Java of Spark."""
+    mine, cpu, peak = {os.getpid()}, 0.0, 0.0
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/status") as status:
+                fields = stat.read().rpartition(")")[2].split()
+                high = [line.split()[1] for line in status if line.startswith("VmHWM")]
+        except FileNotFoundError:
+            continue
+        found[int(pid)] = int(fields[1]), int(fields[11]) + int(fields[12]), int(high[0]) if high else 0
+    while more := {pid for pid, (parent, *_) in found.items() if parent in mine and pid not in mine}:
+        mine |= more
+        cpu += sum(found[pid][1] for pid in more) / os.sysconf("SC_CLK_TCK")
+        peak += sum(found[pid][2] for pid in more) / 2**20
+    return cpu, peak
 
 
 def resident(pid):
@@ -146,10 +182,11 @@ def run_capped(command, cap):
 def child(name, old, new, memory, folder):
     steps = CONTENDERS[name](old, new, memory or None, folder)
     next(steps)  # imports
-    began, cpu = time.perf_counter(), time.process_time()
+    began, cpu = time.perf_counter(), time.process_time() + other_processes()[0]
     figures, slices = next(steps)
-    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    others, peak = other_processes()
+    seconds, cpu = time.perf_counter() - began, time.process_time() + others - cpu
+    peak += resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps({"seconds": seconds, "cpu": cpu, "peak_gib": peak, "figures": figures, "slices": slices}))
 
 
@@ -179,7 +216,7 @@ def main():
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--probabilities", action="store_true", help="two columns of probabilities on both sides")
-    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS)[:3], choices=list(CONTENDERS))
     parser.add_argument("--memory", default="", help="DuckDB's memory_limit")
     parser.add_argument("--cap", type=float, default=0, help="GiB of memory that a process may hold")
     parser.add_argument("--folder", default=None, help="where tables and spilled data go")

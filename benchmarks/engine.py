@@ -328,13 +328,14 @@ def words(rows=1000, test=5000):
     return made_text(y, rng), y, places[:rows], places[rows : rows + HELD_OUT], places[rows + HELD_OUT :]
 
 
-def reviews(inputs, rows=1000):
-    """IMDB from a file made by ``lowchurn bench prepare``."""
+def prepared(name, inputs, rows):
+    """A data set of a file made by ``lowchurn bench prepare``."""
     from lowchurn.bench._loading import load
 
-    data = load("imdb", inputs)
+    data = load(name, inputs)
     order = np.random.default_rng(0).permutation(data.train)
-    return data.X, data.y, order[:rows], order[rows : rows + HELD_OUT], data.test
+    X = data.X.astype("float32") / 255 if data.X.dtype == np.uint8 else data.X
+    return X, data.y, order[:rows], order[rows : rows + HELD_OUT], data.test
 
 
 def study_precision(title, network, data, models):
@@ -371,16 +372,21 @@ def study_precision(title, network, data, models):
 
 
 def study_precisions(kinds, inputs, models):
-    """Each family on stable training."""
+    """Each family on made or small data, and on those of the paper that ``inputs`` contains."""
+    from lowchurn.bench._loading import available
+
+    there = available(inputs) if inputs else ()
     if "convnet" in kinds:
         study_precision("convnet-4 on scikit-learn's digits", convnet(4), digits(), models)
     if "transformer" in kinds:
         study_precision("transformer-1 on made text", transformer(1), words(), models)
-        if inputs:
-            study_precision("transformer-1 on IMDB", transformer(1), reviews(inputs), models)
+        if "imdb" in there:
+            study_precision("transformer-1 on IMDB", transformer(1), prepared("imdb", inputs, 1000), models)
     if "resnet" in kinds:
         small = resnet(50, shape=(16, 16, 1))
         study_precision("resnet-50 on scikit-learn's digits", small, digits(2, 0), min(models, 32))
+        if "cifar10" in there:
+            study_precision("resnet-50 on CIFAR10", resnet(50), prepared("cifar10", inputs, 2000), min(models, 8))
 
 
 def main():
@@ -391,7 +397,7 @@ def main():
     )
     parser.add_argument("--epochs", type=int, default=20, help="of each training; set-up is counted, so few cost more")
     parser.add_argument("--precision", action="store_true", help="only compare bfloat16 with float32 (GPU)")
-    parser.add_argument("--inputs", help="file made by `lowchurn bench prepare imdb`, for --precision")
+    parser.add_argument("--inputs", help="file made by `lowchurn bench prepare` with imdb or cifar10, for --precision")
     parser.add_argument("--only", nargs="+", choices=[kind for kind in WORK if kind != "fcn"], help="only these (GPU)")
     parser.add_argument(
         "--memory", type=int, help="only train this many fcn-1000 for two epochs and show the peak memory"

@@ -9,6 +9,8 @@ from docutils import nodes
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_extensions"))
 
+from gallery_times import record_cpu_time  # noqa: E402
+
 from lowchurn import __version__  # noqa: E402
 
 project = "lowchurn"
@@ -56,7 +58,8 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "plot_gallery": True,
     "download_all_examples": False,
-    "junit": "examples.xml",
+    "reset_modules": ("matplotlib", record_cpu_time),
+    "reset_modules_order": "both",
     "min_reported_time": 0,
     "show_memory": False,
     "write_computation_times": False,

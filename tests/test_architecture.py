@@ -37,6 +37,7 @@ FLOOR = {
     "_files",
     "_model_files",
     "_options",
+    "_ray",
     "_reading",
     "_terminal",
 }
@@ -55,6 +56,7 @@ ALLOWED = {
     "_extras": {"_terminal"},
     "_files": set(),
     "_options": set(),
+    "_ray": {"_extras", "_terminal"},
     "_reading": {"_extras", "_terminal"},
     "_terminal": set(),
     "_exits": FLOOR,
@@ -90,6 +92,7 @@ EDGES = {
     "catboost": ("learners/_catboost.py",),
     "ibis": (
         "audit/_cells.py",
+        "audit/_connections.py",
         "audit/_counts.py",
         "audit/_csv.py",
         "audit/_exact.py",
@@ -100,12 +103,12 @@ EDGES = {
         "audit/_values.py",
     ),
     "duckdb": ("audit/_sources.py", "bench/"),
-    "pyspark": (),
+    "pyspark": ("audit/_connections.py",),
     "altair": (),
     "jinja2": ("_html.py",),
     "markupsafe": ("_html.py",),
     "vl_convert": ("_charts.py",),
-    "ray": (),
+    "ray": ("_ray.py", "bench/_cluster.py"),
     "skops": ("learners/_skops.py",),
     "onnxruntime": ("estimator/_production.py",),
     "pandas": (

@@ -230,7 +230,7 @@ def test_many_units_are_put_into_bags_that_give_nearly_the_same_interval():
     rows = 30_000
     old, new = make_tables(rows, 2, seed=1)
     bags = lowchurn.audit.audit(old, new, label="y").soft["log_loss_change"]
-    assert bags.effective <= counts.BAGS
+    assert bags.effective == counts.LOSS_BAGS
     both = old.merge(new, on="id", suffixes=("", "_new"))
     loss = [-np.log(np.clip(both[[f"proba_class 0{s}", f"proba_class 1{s}"]].to_numpy()[np.arange(rows), (both.y == "class 1").astype(int)], 1e-7, None)) for s in ("", "_new")]  # fmt: skip  # noqa: E501
     change = loss[1] - loss[0]
@@ -265,10 +265,12 @@ def expressions():
     types = Schema.of(dict(old.schema().items()))
     columns = resolve({"old": types, "new": types}, Settings(label="y", by=["country", "age"], weight="w", group="g"))
     sides = [joins.project(t, columns, side, t.columns) for t, side in ((old, "old"), (new, "new"))]
-    pairs = joins.compared_pair(joins.pair(*map(joins.known_ids, sides)), columns, soft=True)
+    sound = [joins.sound_proba(t, 1e-6, False) for t in sides]
+    pairs = joins.compared_pair(joins.pair(*map(joins.known_ids, sound)), columns, soft=True)
     inner = joins.compared_pair(joins.pair(*sides, how="inner"), columns)
     cuts = [counts.Cut("country", "b0"), counts.Cut("age", "b1", (20.0, 40.0))]
-    found = counts.cells(pairs, cuts, counts.unit_of(pairs, columns, 10**6), grouped=True)
+    unit, bag = (counts.unit_of(pairs, columns, 10**6, bags=bags) for bags in (counts.BAGS, counts.LOSS_BAGS))
+    found = counts.cells(pairs, cuts, unit, bag)
     return {
         "some value": joins.some_value(old, "y"),
         "odd numbers": joins.unfit_values(old, "y", "no numbers", 0, 5),
@@ -277,12 +279,12 @@ def expressions():
         "large integers": joins.unfit_values(old, "id", "whole", 2**53, 5),
         "row checks": joins.row_checks(sides[0]),
         "values": joins.values(sides[0], "decision", 1000),
-        "probabilities": joins.proba_bounds(sides[0], columns),
+        "probabilities": joins.proba_bounds(sides[0], 1000),
         "bad probabilities": joins.proba_checks(sides[0], 1e-6),
         "key checks": joins.key_checks(sides[0]),
         "without repeats": joins.without_repeats(sides[0]),
         "one pass": found,
-        "pair checks": cells.pair_checks(found, counts.pair_conditions(found)),
+        "pair checks": cells.pair_checks(found, counts.pair_conditions(found), counts.sound(found)),
         "repeated alone": cells.repeated_alone(found),
         "only in": cells.only_in(found, "old"),
         "contradicting": counts.contradicting(found),

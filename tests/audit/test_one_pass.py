@@ -1,6 +1,7 @@
 """The one pass over both tables against a slow twin: ids that are missing, repeated or on one side only."""
 
 import io
+import json
 import math
 import sys
 import threading
@@ -17,6 +18,7 @@ from sklearn.metrics import log_loss
 import lowchurn
 from lowchurn.audit import _cells as cells
 from lowchurn.audit._audit import audit_tables
+from lowchurn.audit._counts import LOSS_BAGS
 from lowchurn.audit._history import history_of_tables
 from lowchurn.audit._joins import BOTH
 from lowchurn.audit._pairs import has_repeats
@@ -211,6 +213,45 @@ def test_probability_columns_with_gaps_are_refused():
                                  prediction="prediction")  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("proba_0", math.nan),
+        ("proba_1", -0.5),
+        ("proba_0", 0.2),
+        ("proba_0", 1e-9),
+        ("score", 1.5),
+        ("score", math.nan),
+    ],
+)
+def test_what_the_first_rows_do_not_show_the_pass_does(name, value, monkeypatch):
+    """Whether a row is among those that are looked at beforehand or not, the result or the refusal is the same."""
+    rng = np.random.default_rng(5)
+    p, q, y = rng.random(40), rng.random(40), rng.integers(0, 3, 40)  # 2 is none of the classes
+    p[30] = 1.0
+    tables = [pd.DataFrame({"id": range(40), "prediction": x > 0.5, "score": x}) for x in (p, q)]
+    if name != "score":
+        tables = [t.drop(columns="score").assign(proba_0=1 - t.score, proba_1=t.score) for t in tables]
+    tables[0] = tables[0].assign(y=y)
+    tables[0].loc[30, name] = value
+    found = []
+    for first in (1_000, 20):
+        monkeypatch.setattr("lowchurn.audit._pairs.FIRST_ROWS", first)
+        try:
+            how = {"score": "score"} if name == "score" else {}
+            audit = lowchurn.audit.audit(*tables, label="y", prediction="prediction", bootstrap=100, **how)
+            found.append((audit.notes, audit.soft, audit.moved))
+        except ValueError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+    if value == 1e-9:  # sound, and not what the other leaves
+        assert found[0][1]["brier_old"].n == (y < 2).sum()
+    elif name == "score":
+        assert "not taken for probabilities" in found[0][0][0]
+    else:
+        assert "1 rows" in found[0] or "1 of 40 rows" in found[0]
+
+
 def test_an_id_without_a_partner_that_comes_with_two_decisions_is_a_repeated_one():
     old = pd.DataFrame({"id": [1, 2, 2], "prediction": ["a", "a", "b"]})
     new = pd.DataFrame({"id": [1], "prediction": ["a"]})
@@ -243,6 +284,30 @@ def test_one_query_reads_both_tables(monkeypatch, tmp_path):
     assert singled == audit.whole.n["changed"]
     assert audit.engine.count(kept[0]) < singled + 100
     assert set(audit.engine.fetch(kept[0].select("side").distinct())["side"]) == {BOTH, None}
+
+
+def aggregates(plan):
+    """Every group-by of a plan of DuckDB: its kind and what it adds up."""
+    if "GROUP_BY" in plan["name"]:
+        yield plan["name"], str(plan["extra_info"].get("Aggregates", ""))
+    for child in plan["children"]:
+        yield from aggregates(child)
+
+
+def test_losses_are_added_up_without_a_hash_table(monkeypatch):
+    """A bag and two bins are one key of 16 bits, which is a place in an array: half the time of a hash table."""
+    plans = []
+
+    def keep(self, table, rows=0):
+        found = self.backend.con.execute(f"EXPLAIN (FORMAT json) {self.backend.compile(table)}").fetchall()
+        plans.extend(json.loads(found[0][1]))
+        return kept(self, table, rows)
+
+    kept = lowchurn.audit._sources.Engine.keep
+    monkeypatch.setattr(lowchurn.audit._sources.Engine, "keep", keep)
+    audit = lowchurn.audit.audit(*make_tables(12_000, 2), label="y", bootstrap=100)
+    assert audit.soft["brier_change"].effective == LOSS_BAGS
+    assert {kind for plan in plans for kind, sums in aggregates(plan) if "sum" in sums} == {"PERFECT_HASH_GROUP_BY"}
 
 
 def test_the_rows_that_were_read_are_shown():

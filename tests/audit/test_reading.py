@@ -301,7 +301,7 @@ def test_a_view_is_not_run_unless_asked_for(database):
 
 
 @pytest.mark.parametrize(
-    "path", ["s3://bucket/a.parquet", "https://example.invalid/a.csv", "hf://datasets/a.parquet", "gs://b/a.duckdb::t"]
+    "path", ["s3://bucket/a.csv", "https://example.invalid/a.parquet", "ftp://host/a.parquet", "gs://b/a.duckdb::t"]
 )
 def test_remote_paths_are_refused_unless_asked_for(path, monkeypatch):
     opened = []

@@ -8,6 +8,7 @@ from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 
 from lowchurn._estimates import paired_difference, proportion
 from lowchurn.audit import _statistics as stats
+from lowchurn.audit._counts import LOSS_BAGS
 
 
 @pytest.mark.parametrize(("fixed", "broken"), [(12, 3), (0, 5), (40, 41), (1, 0)])
@@ -90,3 +91,23 @@ def test_units_are_worth_what_their_variance_shows():
     assert stats.effective_pairs(0.02, 0.02, 0.04 / 500, kish=900.0) == pytest.approx(500)
     assert stats.effective_pairs(0.0, 0.0, 0.0, kish=900.0) == 900
     assert stats.few_units(10, 0.95) == pytest.approx((1.959964 / 2.262157) ** 2, rel=1e-5)
+
+
+def test_intervals_of_bags_cover_and_are_as_wide_as_those_of_rows():
+    """A bag is a sum of rows, so the interval is right on average; its width is known to 1 in the root of 2 bags."""
+    rng = np.random.default_rng(4)
+    bags, worlds, draws = LOSS_BAGS, 150, 300
+    rows = 40 * bags
+    covered, ratios = 0, []
+    for world in range(worlds):
+        loss = rng.lognormal(0, 1, rows)  # skewed, as log-losses are
+        bag = rng.integers(0, bags, rows)
+        sums = np.c_[np.bincount(bag, minlength=bags), np.bincount(bag, loss, bags)]
+        found = stats.bootstrap(sums, lambda t: t[:, 1] / t[:, 0], rows, draws=draws, seed=world)
+        covered += found.low <= math.exp(0.5) <= found.high
+        ratios.append((found.high - found.low) / (2 * 1.96 * loss.std() / math.sqrt(rows)))
+    assert covered / worlds == pytest.approx(0.95, abs=0.045)  # two and a half standard errors of this test
+    assert np.mean(ratios) == pytest.approx(1, abs=0.03)
+    # What draws alone leave open of a width: that of two quantiles of a normal distribution.
+    of_draws = math.sqrt(2 * 0.025 * (0.975 - 0.025) / draws) / 0.0584 / (2 * 1.96)
+    assert np.std(ratios) == pytest.approx(math.sqrt(1 / (2 * bags) + of_draws**2), rel=0.3)

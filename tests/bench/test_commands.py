@@ -9,11 +9,12 @@ import tarfile
 
 import pytest
 
-from lowchurn.bench import _run as run_module
+from lowchurn.bench import _blocks as blocks_module
 from lowchurn.bench import _store as store_module
 from lowchurn.bench._segments import encode
 from lowchurn.bench._store import Store
 from lowchurn.cli import main
+from lowchurn.cli._printing import blocks_bar
 from tests.bench.test_store import row
 
 SMALL = ("--network", "fcn-4", "--initial", "40", "--validation", "20", "--batch", "30", "--epochs", "2")
@@ -44,12 +45,12 @@ def broken_for(trials):
             raise RuntimeError("[red]out[/] of \x1b[31mmemory")
         return real(data, protocol, wanted, **options)
 
-    real = run_module.run_trials
+    real = blocks_module.run_trials
     return run_trials
 
 
 def test_a_run_in_which_everything_failed_is_not_a_success(lowchurn, monkeypatch):
-    monkeypatch.setattr(run_module, "run_trials", broken_for([0, 1]))
+    monkeypatch.setattr(blocks_module, "run_trials", broken_for([0, 1]))
     for _ in range(2):  # also when the failures are there already
         code, out, errors = lowchurn("bench", "run", *TINY)
         assert code == 1
@@ -60,7 +61,7 @@ def test_a_run_in_which_everything_failed_is_not_a_success(lowchurn, monkeypatch
 
 
 def test_some_failures_are_a_warning_that_counts_them(lowchurn, monkeypatch, tmp_path):
-    monkeypatch.setattr(run_module, "run_trials", broken_for([1]))
+    monkeypatch.setattr(blocks_module, "run_trials", broken_for([1]))
     code, out, errors = lowchurn("bench", "run", *TINY, "--block", 1)
     assert code == 0
     assert "2 new rows, 1 failed, 0 were there." in out
@@ -102,6 +103,11 @@ def test_some_failures_are_a_warning_that_counts_them(lowchurn, monkeypatch, tmp
         (("--data", "nowhere"), "there is no folder or file nowhere"),
         (("--store", "/dev/null"), "is not a store"),
         (("--store", "/dev/null/x"), "store: cannot write to"),
+        (("--address", "127.0.0.1:1"), "--address is for clusters. Add --cluster ray, or leave it out"),
+        (("--gpus-per-block", 1), "--gpus-per-block is for clusters"),
+        (("--cluster", "spark"), "--cluster must be one of 'ray', got 'spark'"),
+        (("--cluster", "ray", "--gpus-per-block", 2), "--gpus-per-block must be in [0, 1], got 2"),
+        (("--cluster", "ray", "--cpus-per-block", 0), "--cpus-per-block must be in (0, "),
     ],
 )
 def test_bad_options_are_one_line_that_names_them(lowchurn, tmp_path, options, message):
@@ -253,6 +259,31 @@ pathlib.Path.read_text = elsewhere
 small = Protocol(network="fcn-4", initial=40, validation=20, batch=30, epochs=2)
 print(run(Store(sys.argv[1]), ["wine"], [small], [ColdStart()], 1, device="cpu"))
 """
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_shows_lines_and_a_bar_of_blocks(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    for errors, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        monkeypatch.setattr(sys, "stderr", errors)
+        with blocks_bar() as (tell, show):
+            show((1, 2, 3, 2))
+            tell("a \x1b[31mline")
+        assert sys.stdout.getvalue() == "a \\x1b[31mline\n"
+        assert ("1 done, 2 running, 3 waiting, 2 nodes" in errors.getvalue()) is shown
+
+
+def test_a_cluster_without_ray_is_one_line_that_names_the_extra(lowchurn, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code, _, errors = lowchurn("bench", "run", *TINY, "--cluster", "ray")
+    assert code == 2
+    assert 'bench: a Ray cluster: ray is not installed. Run: pip install "lowchurn[ray]"' in errors
+    assert not (tmp_path / "bench-store").exists()
 
 
 def test_a_bench_runs_where_unix_is_not(tmp_path):

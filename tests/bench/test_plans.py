@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from lowchurn.bench import _blocks as blocks_module
 from lowchurn.bench import _plans, settings_of
-from lowchurn.bench import _run as run_module
 from lowchurn.bench._datasets import names_of
 from lowchurn.bench._plans import PLANS, Part, choose_parts, works
 from lowchurn.bench._protocol import Protocol
 from lowchurn.bench._store import Store, opened_store
-from lowchurn.strategies import plan
+from lowchurn.strategies import Sticky, paper_grid, plan
 from tests.bench.test_commands import lowchurn  # noqa: F401
 
 SMALL = {"initial": 12, "batch": 10, "epochs": 1}
@@ -37,7 +37,10 @@ def test_the_papers_second_half():
     assert parts["imdb"].pop(("transformer-1", 1000)) == (1, 100)
     assert Counter(parts["imdb"].values()) == {(1, 10): 9, (1, 5): 5}
     assert parts["squared"] == {("fcn-1000", 1000): (12, 100)}
-    assert {p.protocols[0].loss for p in PLANS["squared"]} == {"squared"}
+    assert {(p.protocols[0].loss, p.protocols[0].scale) for p in PLANS["squared"]} == {
+        ("squared", False),
+        ("squared", True),
+    }
     for name in parts:
         for part in PLANS[name]:
             assert part.name == f"{part.protocols[0].network}-{part.protocols[0].initial}"
@@ -49,6 +52,24 @@ def test_few_trainings_are_added_to_the_papers():
     paper, both = (plan(some).trainings for some in (settings_of(["paper"]), PLANS["table2"][0].settings))
     assert (len(paper), len(both)) == (74, 88)  # 7 more from the base and 7 more afresh
     assert {s.name for s in PLANS["celeba"][0].settings} > {"cold", "distill", "soup", "sticky"}
+
+
+def test_networks_that_take_long_have_a_coarse_grid_which_a_later_run_completes():
+    """A third of each method's settings, all of them of the whole grid: what is trained is never trained again."""
+    coarse, whole = settings_of(["coarse"]), settings_of(["paper", "sticky"])
+    assert set(coarse) < set(whole)
+    count = Counter(s.name for s in coarse)
+    assert count.pop("sticky") == 4 * len(paper_grid(Sticky))  # one retrain: cold, with the base, warm, with trust
+    assert (count.pop("anchor"), count.pop("cold"), count.pop("warm")) == (6, 1, 1)
+    assert set(count.values()) == {3}
+    assert len(count) == 5
+    assert len(plan(coarse).trainings) == 23
+    parts = {part.name for name in PLANS for part in PLANS[name] if part.strategies == ("coarse",)}
+    assert parts == {
+        *("convnet-16-1000", "convnet-16-100", "resnet-101-1000", "resnet-152-1000"),
+        *(f"transformer-{n}-{size}" for n in (8, 16) for size in (100, 1000, 10000)),
+    }
+    assert all(part.strategies != ("coarse",) for part in PLANS["table2"])
 
 
 def test_every_plan_has_settings_and_protocols():
@@ -67,7 +88,7 @@ def test_some_of_a_plan_with_other_trials():
     (part,) = choose_parts("table2", parts=["convnet-8-100"], datasets=["kmnist", "svhn"], trials=3, epochs=2, seed=7)
     assert (part.name, part.datasets, part.trials) == ("convnet-8-100", ("kmnist", "svhn"), 3)
     assert part.protocols == (Protocol("convnet-8", 100, epochs=2, seed=7),)
-    (part,) = choose_parts("squared", start="cold", strategies=["distill"])
+    part, _ = choose_parts("squared", start="cold", strategies=["distill"])
     assert {(s.name, s.start) for s in part.settings} == {("distill", "cold")}
     assert len(choose_parts("celeba", datasets=["celeba_young"])) == 3  # in no part of ten tasks
     assert choose_parts("celeba", datasets=["celeba"])[0].datasets == names_of("celeba")
@@ -114,14 +135,14 @@ def small_plans(monkeypatch):
 def test_a_plan_goes_on_where_it_stopped(small_plans, made_data, lowchurn, monkeypatch):  # noqa: F811
     command = ("bench", "run", "table2", "--data", made_data, "--device", "cpu", "--part", "convnet-4-1000")
     with monkeypatch.context() as broken:
-        real = run_module.run_trials
+        real = blocks_module.run_trials
 
         def stops(data, protocol, wanted, **options):
             if data.name == "mnist":
                 raise KeyboardInterrupt
             return real(data, protocol, wanted, **options)
 
-        broken.setattr(run_module, "run_trials", stops)
+        broken.setattr(blocks_module, "run_trials", stops)
         assert lowchurn(*command)[0] == 130
     before = len(Store("bench-store").rows())
     code, out, _ = lowchurn(*command)

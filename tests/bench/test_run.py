@@ -10,11 +10,12 @@ import time
 import pytest
 
 from lowchurn import __version__
-from lowchurn.bench import _run as run_module
+from lowchurn.bench import _blocks as blocks_module
+from lowchurn.bench._blocks import Block
 from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import Protocol, count_weights, dial_settings, paper_settings, settings_of
 from lowchurn.bench._report import write_report, write_tables
-from lowchurn.bench._run import Block, code_version, run, summary
+from lowchurn.bench._run import code_version, run, summary
 from lowchurn.bench._segments import key_of
 from lowchurn.bench._store import Store, copy_rows
 from lowchurn.strategies import ColdStart, Distill, Soup
@@ -86,14 +87,14 @@ def test_kill_9_at_any_moment_loses_only_work_in_flight(tmp_path):
 
 def test_a_failure_is_a_row_with_its_reason(tmp_path, monkeypatch):
     store, some = Store(tmp_path), [ColdStart(), Distill(0.5)]
-    real = run_module.run_trials
+    real = blocks_module.run_trials
 
     def sometimes(data, protocol, wanted, **options):
         if 1 in wanted:
             raise RuntimeError("out of\nmemory")
         return real(data, protocol, wanted, **options)
 
-    monkeypatch.setattr(run_module, "run_trials", sometimes)
+    monkeypatch.setattr(blocks_module, "run_trials", sometimes)
     assert quiet(store, ["wine"], [TINY], some, 3, block=1) == {"there": 0, "new": 6, "failed": 2}
     failed = [row for row in store.rows() if row["status"] != "finished"]
     assert {(row["trial"], row["status"]) for row in failed} == {(1, "failed: RuntimeError: out of memory")}
@@ -117,18 +118,18 @@ def test_settings_that_share_trainings_are_counted_once(tmp_path):
     assert line.endswith("2 trials, 18 models, 42 rows")
     assert {row["block_models"] for row in Store(tmp_path).rows()} == {18}
     whole = Block(data, TINY, {0: dial_settings()})
-    assert whole.cost == 85 * count_weights("fcn-4", data)
+    assert whole.cost == 85 * count_weights("fcn-4", data) * (TINY.initial + TINY.batch)
 
 
 def test_a_member_that_failed_is_told_and_the_row_finishes(tmp_path, monkeypatch):
-    real = run_module.run_trials
+    real = blocks_module.run_trials
 
     def short(*arguments, **options):
         rows = real(*arguments, **options)
         rows[-1]["left_out"] = "member 3 (failed: why)"
         return rows
 
-    monkeypatch.setattr(run_module, "run_trials", short)
+    monkeypatch.setattr(blocks_module, "run_trials", short)
     lines = []
     run(Store(tmp_path), ["wine"], [TINY], [ColdStart(), Soup(2)], 1, device="cpu", tell=lines.append)
     assert lines[0].endswith(
@@ -141,7 +142,7 @@ def test_a_run_in_which_all_fails_says_why(tmp_path, monkeypatch):
     def never(data, protocol, wanted, **options):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(run_module, "run_trials", never)
+    monkeypatch.setattr(blocks_module, "run_trials", never)
     lines = []
     run(Store(tmp_path), ["wine"], [TINY], [ColdStart()], 2, device="cpu", tell=lines.append)
     assert lines[0].endswith("2 models, 2 rows, 2 failed: RuntimeError: out of memory")

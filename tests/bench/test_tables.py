@@ -346,3 +346,13 @@ def test_names_of_data_sets_are_text_in_every_form():
     table = Table("t", "Churn", ("dataset",), ("cold",), [((r"a|b\input{x}_1 ~^$<i>",), [Cell(1.0, 1)])])
     assert "| a\\|b\\\\input{x}_1 ~^$\\<i> | 1.00 |" in table.markdown()
     assert r"a|b\textbackslash{}input\{x\}\_1 \textasciitilde{}\textasciicircum{}\$<i> & 1.00 \\" in table.latex()
+
+
+def test_rows_that_were_tuned_over_fewer_settings_are_named():
+    rows = [
+        *ADULT,
+        *(row | {"dataset": "bank"} for row in ADULT if row["parameters"] != parameters("lam=0.5, start=warm")),
+    ]
+    table = cold_accuracy_table(rows, variants(rows)[0])
+    assert "Tuned over 3 settings instead of 4: bank fcn-1000." in table.notes
+    assert not any("Tuned" in note for note in cold_accuracy_table(ADULT, variants(ADULT)[0]).notes)

@@ -9,7 +9,7 @@ import torch
 
 from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import Protocol, settings_of
-from lowchurn.bench._room import Room
+from lowchurn.bench._room import Room, machine_here
 from lowchurn.bench._run import run
 from lowchurn.bench._store import Store
 from lowchurn.nets import Task, _memory, train
@@ -110,7 +110,7 @@ def test_threads_must_be_a_number_of_threads():
 def test_the_bench_judges_networks_on_24_gib(monkeypatch, network, fits):
     monkeypatch.setattr(_memory, "free_memory", lambda device: 24.0 * GIB)
     settings = settings_of(["paper"])
-    room = Room("cpu", "float32", len(plan(settings).trainings))
+    room = Room(machine_here("cpu"), "float32", len(plan(settings).trainings))
     place = (load("wine"), Protocol(network=network, initial=40, validation=20, batch=30), {0: settings})
     if fits:
         assert room.check([place]) == 1
@@ -140,7 +140,7 @@ def test_blocks_and_jobs_are_lowered_before_anything_is_refused(monkeypatch, tmp
     assert len(lines["scarce"]) > 1
     monkeypatch.setattr(_memory, "free_memory", lambda device: 8.0 * GIB)
     large = Protocol(network="fcn-1000000", initial=40, validation=20, batch=30)
-    room = Room("cpu", "float32", 2, jobs=8)
+    room = Room(machine_here("cpu"), "float32", 2, jobs=8)
     assert room.check([(load("wine"), large, {0: [ColdStart()]})]) < 8
     monkeypatch.setattr(_memory, "free_memory", lambda device: 1e6)
     with pytest.raises(ValueError, match="Ask for fewer strategies at a time or for a smaller network"):

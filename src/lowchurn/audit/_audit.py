@@ -76,6 +76,9 @@ def audit(  # type: ignore[misc]  # the overloads do not repeat the settings tha
     partitions: bool = False,
     remote: bool = False,
     views: bool = False,
+    engine: str | None = None,
+    spark_master: str | None = None,
+    spark_conf: str | Sequence[str] = (),
 ) -> Audit | NumberAudit:
     """Report what changed between two versions of a model, from their predictions on the same rows.
 
@@ -83,7 +86,7 @@ def audit(  # type: ignore[misc]  # the overloads do not repeat the settings tha
     ----------
     old, new : path, pandas, polars or pyarrow table, Hugging Face dataset, DuckDB relation or Ibis table
         The predictions of the model in production and of the candidate. Paths may be Parquet (a file, a folder or
-        a pattern), CSV or ``"file.duckdb::table"``.
+        a pattern), CSV or ``"file.duckdb::table"``; Parquet may be on ``s3://`` and ``gs://``.
     id : str or list of str, default "id"
         The key columns. Rows are joined on them, never on position.
     label : str, optional
@@ -136,6 +139,13 @@ def audit(  # type: ignore[misc]  # the overloads do not repeat the settings tha
         Allow paths such as ``s3://`` and ``https://``, for which the database downloads extensions.
     views : bool, default False
         Allow views and computed columns of a DuckDB file: queries of the file that can read any file of this machine.
+    engine : str, optional
+        The database that counts, where it is not DuckDB: ``"spark"``, or an address that Ibis connects to, such as
+        ``"postgres://host/database"``. The tables are then given by name (``"schema.table"``); Spark also reads
+        Parquet files and folders. An Ibis table needs no engine: it is counted where it is.
+    spark_master, spark_conf : optional
+        With ``engine="spark"``: the master, such as ``"yarn"`` or ``"local[8]"``, and settings such as
+        ``["spark.executor.memory=8g"]``. By default those of ``spark-defaults.conf``, and a session that runs is used.
 
     Returns
     -------
@@ -171,7 +181,8 @@ def audit_tables(
     try:
         with ThreadPoolExecutor(1) as beside, engine.errors():  # checksums are made while the database counts
             named = (old, settings.old_name), (new, settings.new_name)
-            described = [beside.submit(describe_source, *table) for table in named]
+            local = settings.engine is None
+            described = [beside.submit(describe_source, *table, local=local) for table in named]
             opened = {"old": engine.open("old", old), "new": engine.open("new", new)}
             forget_empty_labels(engine, opened, settings.target if settings.numeric else settings.label)
             schemas = {side: source.schema for side, source in opened.items()}

@@ -58,13 +58,14 @@ def rows_where(cells: Table, condition: Column) -> Column:
     return ibis.cases((condition, cells.n)).sum().fill_null(0)
 
 
-def pair_checks(cells: Table, conditions: Mapping[str, Column]) -> Table:
+def pair_checks(cells: Table, conditions: Mapping[str, Column], beside: Mapping[str, Column] | None = None) -> Table:
     """One row of counts of what was joined: pairs, rows of each side without a partner, and others.
 
     ``conditions`` are true of cells of ``JOINED`` that are to be counted; rows without a partner are none of them.
+    ``beside`` are true of cells of other parts.
     """
     joined = cells.part == JOINED
-    wanted = {"matched": joined & (cells.side == BOTH)}
+    wanted = {"matched": joined & (cells.side == BOTH), **(beside or {})}
     wanted |= {name: wanted["matched"] & condition for name, condition in conditions.items()}
     wanted |= {"only_old": joined & (cells.side == OLD_ONLY), "only_new": joined & (cells.side == NEW_ONLY)}
     return cells.aggregate(**{name: rows_where(cells, condition) for name, condition in wanted.items()})

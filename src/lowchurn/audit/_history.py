@@ -64,6 +64,9 @@ def history(
     partitions: bool = False,
     remote: bool = False,
     views: bool = False,
+    engine: str | None = None,
+    spark_master: str | None = None,
+    spark_conf: str | Sequence[str] = (),
 ) -> History:
     """Report what changed from release to release, from the predictions of each on the same rows.
 
@@ -84,6 +87,8 @@ def history(
     sample : int, default 300
         How many of the rows that changed most often to keep.
     confidence, memory_limit, threads, temp_directory, partitions, remote, views : optional
+        As in :func:`audit`.
+    engine, spark_master, spark_conf : optional
         As in :func:`audit`.
 
     Returns
@@ -152,7 +157,8 @@ def history_of_tables(
     began = time.perf_counter()
     settings.check()
     origin = origin or Origin("lowchurn.audit.history(...)")
-    sources = [describe_source(table, name, 1 / len(tables)) for name, table in tables.items()]
+    share, local = 1 / len(tables), settings.engine is None
+    sources = [describe_source(table, name, share, local) for name, table in tables.items()]
     engine = Engine.for_tables(list(tables.values()), settings, show)
     try:
         with engine.errors():
@@ -314,7 +320,7 @@ def _count(engine: Engine, joined: _Joined, columns: Columns, settings: Settings
     ]
     cuts, notes = [one for one, _ in cut], [note for _, some in cut for note in some]
     design = design_of(columns, found.get("g", 0), settings.confidence, notes)
-    unit = {"unit": counts.unit_of(rows, columns, design.groups)} if columns.group else {}
+    unit = {"unit": counts.unit_of(rows, columns, design.groups, engine.hashes)} if columns.group else {}
     counter = Counter(engine, rows, unit, size)
     whole = counter.whole()
     changes = {(i, j): _change(design, whole.pair(None, i, j)) for i, j in combinations(range(size), 2)}

@@ -88,7 +88,7 @@ def compared(column: Column, answer: str) -> Column:
     """A column in the type that it is compared in."""
     column = _plain(column)
     if column.type().is_boolean() and answer not in {"boolean", "string"}:
-        column = column.cast("int8")
+        column = as_number(column)
     return column.cast(answer)
 
 
@@ -97,6 +97,11 @@ def _plain(column: Column) -> Column:
     if not column.type().is_floating():
         return column
     return (column == 0).ifelse(ibis.literal(0, column.type()), known(column))
+
+
+def as_number(condition: Column) -> Column:
+    """1 where a condition is true and 0 where it is false; the type is the one that every database makes of it."""
+    return condition.cast("int32")
 
 
 def known(column: Column) -> Column:
@@ -126,12 +131,15 @@ def _unfit(column: Column, rule: str, limit: int) -> Column:
 
 @ibis.udf.agg.builtin(name="count_if")
 def _count_if(condition: dt.boolean) -> dt.int64:
-    """Of DuckDB and Spark: several times faster than a sum or a filter."""
+    """Of DuckDB and Spark: several times faster than a sum or a filter, which it is translated to elsewhere."""
 
 
 @ibis.udf.scalar.builtin(name="hash")
 def quick_hash(value) -> dt.int64:  # type: ignore[no-untyped-def]  # of any type
-    """The hash of DuckDB (never negative) or Spark: several times faster than Ibis' own, which makes it one type."""
+    """The hash of DuckDB (never negative) or Spark: several times faster than Ibis' own, which makes it one type.
+
+    See :attr:`lowchurn.audit._sources.Engine.hashes` for databases that have no such function.
+    """
 
 
 def count_if(condition: Column) -> Column:
@@ -152,7 +160,7 @@ def row_checks(rows: Table) -> Table:
         extreme = (rows.w > MOST_WEIGHT) | ((rows.w > 0) & (rows.w < LEAST_WEIGHT))
         checks["bad_weight"] = count_if(bad)
         checks["extreme_weight"] = count_if(~bad & extreme)
-        checks["all_zero"] = (count_if(~bad & (rows.w > 0)) == 0).cast("int64")
+        checks["all_zero"] = (count_if(~bad & (rows.w > 0)) == 0).ifelse(1, 0)
     if "g" in rows.columns:
         checks["no_group"] = rows.count() - rows.g.count()
     return rows.aggregate(**checks)
@@ -165,16 +173,28 @@ def values(rows: Table, name: str, first: int | None = None) -> Table:
     return some.aggregate(n=some.value.nunique())
 
 
-def proba_bounds(rows: Table, columns: Columns) -> Table:
-    """One row of what shows that the probabilities of one (projected) side are sound, and its labels classes."""
+def proba_bounds(rows: Table, first: int | None = None) -> Table:
+    """One row of what shows that the probabilities of one (projected) side are sound, in all or the ``first`` rows."""
+    rows = rows.select(*_numbered(rows.columns, "p"))
+    rows = rows if first is None else rows.limit(first)
     proba = _proba(rows)
     off = (_total(proba) - 1).abs()  # missing or NaN where one of them is
     found = {"rows": rows.count(), "known": off.count(), "off": off.max(), "least": ibis.least(*proba).min()}
     if len(proba) == 2 and "p0" in rows.columns:
         found["rest"] = count_if(rows.p0 == 1 - rows.p1)
-    if "label" in rows.columns:
-        found["odd_labels"] = count_if(rows.label.notin(class_literals(columns)))
     return rows.aggregate(**found)
+
+
+def sound_proba(rows: Table, tolerance: float, spared: bool) -> Table:
+    """One (projected) side with its probabilities missing in rows where they are not sound.
+
+    ``spared``: the first of two probabilities has to be what the second leaves, to the last bit, and is left out.
+    """
+    proba = _proba(rows)
+    summed = rows.p0 == 1 - rows.p1 if spared else (_total(proba) - 1).abs() <= tolerance
+    sound = _all([summed, *(p >= 0 for p in proba)])
+    found = rows.mutate(**{name: ibis.cases((sound, rows[name])) for name in _numbered(rows.columns, "p")})
+    return found.drop("p0") if spared else found
 
 
 def proba_checks(rows: Table, tolerance: float) -> Table:
@@ -253,10 +273,10 @@ def known_ids(rows: Table) -> Table:
     return rows.drop_null(key_names(rows))
 
 
-def compared_pair(both: Table, columns: Columns, soft: bool = False, odd_labels: bool = True) -> Table:
+def compared_pair(both: Table, columns: Columns, soft: bool = False) -> Table:
     """The columns of a pair of decisions (see above), from what :func:`pair` made of two projected sides.
 
-    With ``soft`` also what is needed of probabilities. ``odd_labels``: some labels may be none of the classes.
+    With ``soft`` also what is needed of probabilities.
     """
     chosen: dict[str, Column] = {key: both[key] for key in (*key_names(both), "side")}
     chosen |= {"old": both.o_decision, "new": both.n_decision}
@@ -270,7 +290,7 @@ def compared_pair(both: Table, columns: Columns, soft: bool = False, odd_labels:
     if "loss" in sides:
         chosen |= {"l_o": both.o_loss, "l_n": both.n_loss}
     if soft:
-        chosen |= _soft_columns(both, columns, chosen.get("label"), odd_labels)
+        chosen |= _soft_columns(both, columns, chosen.get("label"))
     return both.select(**chosen)
 
 
@@ -280,13 +300,19 @@ def judged(pairs: Table) -> Column:
     return decided & (pairs.w > 0) if "w" in pairs.columns else decided
 
 
-def _soft_columns(both: Table, columns: Columns, label: Column | None, odd_labels: bool) -> dict[str, Column]:
-    """Losses of both sides and how far their probabilities are off the truth (``gap``), per row."""
+def _soft_columns(both: Table, columns: Columns, label: Column | None) -> dict[str, Column]:
+    """Losses of both sides and how far their probabilities are off the truth (``gap``), per row.
+
+    ``known`` is 1 where the label is one of the classes; all the others are 0 or missing where it is 0.
+    """
     before, after = _proba(both, "o_"), _proba(both, "n_")
     logs = [[ibis.greatest(p, LogScore().epsilon).ln() for p in side] for side in (before, after)]
     terms = [u * (a - b) for u, a, b in zip(before, *logs, strict=True)]
     chosen = {"soft": _total(terms), "moved": _any(u != v for u, v in zip(before, after, strict=True))}
     classes = class_literals(columns)
+    hits = [] if label is None else [as_number(label == c).cast("float64") for c in classes]
+    if hits:
+        chosen["known"] = _total(hits)
     for side, proba, log in (("o", before, logs[0]), ("n", after, logs[1])):
         # Of two classes the chance of the second contains everything; of more, that of the likeliest class is kept.
         sure = chosen[f"c_{side}"] = proba[1] if len(proba) == 2 else ibis.greatest(*proba)
@@ -294,17 +320,15 @@ def _soft_columns(both: Table, columns: Columns, label: Column | None, odd_label
             continue
         if len(proba) == 2:
             # As scikit-learn: of two classes the square of one error, of more the sum over all classes.
-            hit = (label == classes[1]).cast("float64")
-            hit = ibis.cases((label.isin(classes), hit)) if odd_labels else hit
-            loss = -(hit * log[1] + (1 - hit) * log[0])
-            error = (sure - hit) * (sure - hit)
+            gap = chosen["known"] * sure - hits[1]
+            loss = -(hits[0] * log[0] + hits[1] * log[1])
+            error = gap * gap
         else:
             squares = _total([p * p for p in proba])  # sum of (p - indicator)^2 = sum of p^2 - 2 p_label + 1
-            right = (_likeliest(proba, classes) == label).cast("float64")
-            hit = _any(label == c for c in classes).ifelse(right, ibis.null("float64"))
+            gap = chosen["known"] * (sure - as_number(_likeliest(proba, classes) == label))
             loss = ibis.cases(*[(label == c, -one) for c, one in zip(classes, log, strict=True)])
             error = ibis.cases(*[(label == c, squares - 2 * p + 1) for c, p in zip(classes, proba, strict=True)])
-        chosen |= {f"ll_{side}": loss, f"br_{side}": error, f"gap_{side}": sure - hit}
+        chosen |= {f"ll_{side}": loss, f"br_{side}": error, f"gap_{side}": gap}
     return chosen
 
 

@@ -27,7 +27,7 @@ LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 SLICE_LEVELS = (0.05, 0.5, 0.95)
 ENDS = (0.005, 0.995)  # of histograms; what lies beyond is counted in the last bins
 BATCH = 20  # slices whose quantiles are asked for at once
-MISSING = "\x00missing"
+MISSING = "\x1fmissing"
 Values = dict[str, dict[float, float]]  # quantiles by slice and level
 Ends = tuple[float | None, float | None]
 

@@ -97,8 +97,11 @@ class Sides:
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The counts of :func:`lowchurn.audit._joins.row_checks`."""
     soft: bool = False
-    odd_labels: bool = False
-    """Some labels are none of the classes of the probabilities."""
+    """The probabilities of both sides are used."""
+    spared: bool = False
+    """The first of two probabilities is what the second leaves, to the last bit: one of them is enough."""
+    tolerances: dict[str, float] = field(default_factory=dict)
+    """How far the probabilities of each side may sum to another number than 1."""
     stored: Table | None = None
     """All pairs, where outcomes are numbers: no two of them need to be the same, so there is nothing to group by."""
 
@@ -108,8 +111,11 @@ class Sides:
         return self.found["old"]["rows"], self.found["new"]["rows"]
 
     def pairs(self, how: str = "outer", soft: bool = False) -> Table:
-        both = joins.pair(joins.known_ids(self.tables["old"]), joins.known_ids(self.tables["new"]), how)
-        return joins.compared_pair(both, self.columns, soft, self.odd_labels)
+        tables = self.tables
+        if soft:
+            tables = {s: joins.sound_proba(t, self.tolerances[s], self.spared) for s, t in tables.items()}
+        both = joins.pair(joins.known_ids(tables["old"]), joins.known_ids(tables["new"]), how)
+        return joins.compared_pair(both, self.columns, soft)
 
     def judged_pairs(self) -> Table:
         pairs = self.pairs("inner") if self.stored is None else self.stored
@@ -152,11 +158,13 @@ class Sides:
             cells = parts.every_row(self.stored)
             return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
         pairs = self.engine.share(self.pairs(soft=self.soft))
-        unit = None
-        if self.soft or grouped:
-            unit = counts.unit_of(pairs, self.columns, groups if grouped else min(self.rows))
-        cells = self.engine.keep(counts.cells(pairs, cuts, unit, grouped), sum(self.rows))
-        return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
+        units = groups if grouped else min(self.rows)
+        unit_of = partial(counts.unit_of, pairs, self.columns, units, self.engine.hashes)
+        unit = unit_of() if grouped else None
+        bag = unit_of(bags=counts.LOSS_BAGS) if self.soft else None
+        cells = self.engine.keep(counts.cells(pairs, cuts, unit, bag), sum(self.rows))
+        checks = check_pairs(self.engine, cells, counts.pair_conditions(cells), counts.sound(cells))
+        return Counted(cells, cuts, groups, notes, checks)
 
 
 def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, strict: bool) -> Joined:
@@ -165,6 +173,9 @@ def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, stri
     sides = Sides(engine, columns, strict, tables, soft=columns.probabilistic)
     notes = _check_sides(sides)
     counted = sides.count()
+    if sides.soft and counted.checks["sound"] < counted.checks["judged"]:  # the first rows were not like all of them
+        notes += _check_proba(sides)
+        counted = sides.count()
     if has_repeats(sides.found, counted.checks):
         for side, rows in sides.tables.items():
             sides.found[side] |= engine.fetch_row(joins.key_checks(rows))
@@ -196,25 +207,31 @@ def _check_sides(sides: Sides) -> list[str]:
         side: joins.project(given[side], sides.columns, side, given["new" if side == "old" else "old"].columns)
         for side in ("old", "new")
     }
-    spared = True
     for side, rows in sides.tables.items():
-        tolerance = 1e-4 if has_low_precision(given[side], sides.columns.side(side).proba) else 1e-6
-        found = sides.found[side] = sides.engine.fetch_row(joins.row_checks(rows))
-        if sides.columns.probabilistic:
-            bounds = sides.engine.fetch_row(joins.proba_bounds(rows, sides.columns))
-            sides.odd_labels |= bool(bounds.get("odd_labels"))
-            spared &= bounds.get("rest") == bounds["rows"]
-            if not _sound(bounds, tolerance):
-                found |= sides.engine.fetch_row(joins.proba_checks(rows, tolerance))
-        _check_side(side, found, sides.columns, sides.strict, tolerance)
+        sides.tolerances[side] = 1e-4 if has_low_precision(given[side], sides.columns.side(side).proba) else 1e-6
+        sides.found[side] = sides.engine.fetch_row(joins.row_checks(rows))
+        _check_side(side, sides)
         # A look at some rows, so that scores are refused before each of them is counted.
         if sides.columns.numbers is None and values(sides.engine, rows, "decision", FIRST_ROWS) > MOST_CLASSES:
             check_decisions(side, values(sides.engine, rows, "decision"), sides.columns)
-        if found.get("outside") or found.get("no_proba"):
+    if sides.soft:
+        # Where all rows have to be judged, the pass itself shows that their probabilities are sound.
+        notes += _check_proba(sides, FIRST_ROWS if sides.strict and sides.columns.weight is None else None)
+    return notes
+
+
+def _check_proba(sides: Sides, first: int | None = None) -> list[str]:
+    """Refuse bad probabilities, in all rows or the ``first`` ones; notes of scores that are none."""
+    notes, sides.spared = [], True
+    for side, rows in sides.tables.items():
+        bounds = sides.engine.fetch_row(joins.proba_bounds(rows, first))
+        sides.spared &= bounds.get("rest") == bounds["rows"]
+        if not _sound(bounds, sides.tolerances[side]):
+            sides.found[side] |= sides.engine.fetch_row(joins.proba_checks(rows, sides.tolerances[side]))
+            _check_side(side, sides)
+        if sides.found[side].get("outside") or sides.found[side].get("no_proba"):
             notes.append(f"Scores of the {side} table are not all in [0, 1], so they are not taken for probabilities.")
             sides.soft = False
-    if sides.soft and spared:  # the first of two probabilities is what the second leaves, to the last bit
-        sides.tables = {side: rows.drop("p0") for side, rows in sides.tables.items()}
     return notes
 
 
@@ -223,9 +240,11 @@ def values(engine: Engine, rows: Table, column: str, first: int | None = None) -
     return int(engine.fetch_row(joins.values(rows, column, first))["n"])
 
 
-def check_pairs(engine: Engine, cells: Table, conditions: Mapping[str, Column]) -> dict[str, int]:
+def check_pairs(
+    engine: Engine, cells: Table, conditions: Mapping[str, Column], beside: Mapping[str, Column] | None = None
+) -> dict[str, int]:
     """The counts of :func:`lowchurn.audit._cells.pair_checks`, and the repeated ids without a partner."""
-    checks = {name: int(n) for name, n in engine.fetch_row(parts.pair_checks(cells, conditions)).items()}
+    checks = {name: int(n) for name, n in engine.fetch_row(parts.pair_checks(cells, conditions, beside)).items()}
     alone = checks["only_old"] + checks["only_new"]
     return checks | {"repeated_alone": engine.count(parts.repeated_alone(cells)) if alone else 0}
 
@@ -315,12 +334,13 @@ def _sound(bounds: dict[str, Any], tolerance: float) -> bool:
     return bool(bounds["known"] == bounds["rows"] and bounds["off"] <= tolerance and bounds["least"] >= 0)
 
 
-def _check_side(side: str, found: dict[str, Any], columns: Columns, strict: bool, tolerance: float) -> None:
+def _check_side(side: str, sides: Sides) -> None:
+    found, columns = sides.found[side], sides.columns
     if found["rows"] == 0:
         raise ValueError(f"audit: the {side} table must have at least one row, got none.")
     predicted = columns.side(side)
     proba = columns.probabilistic and predicted.proba
-    checks = (UNMATCHED if strict else {}) | REFUSED | (REFUSED_PROBA if proba else {})
+    checks = (UNMATCHED if sides.strict else {}) | REFUSED | (REFUSED_PROBA if proba else {})
     for name, message in checks.items():
         if found.get(name):
             words = message.format(
@@ -332,7 +352,7 @@ def _check_side(side: str, found: dict[str, Any], columns: Columns, strict: bool
                 decision=predicted.words(),
                 weight=columns.weight,
                 group=columns.group,
-                tolerance=tolerance,
+                tolerance=sides.tolerances[side],
                 worst=found.get("worst_sum"),
             )
             raise ValueError(f"audit: {words}")

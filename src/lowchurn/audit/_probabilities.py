@@ -1,7 +1,7 @@
 """What probabilities show beyond decisions: soft churn, log-loss, Brier score and calibration, by paired bootstrap.
 
-The database reduces rows to sums by unit (a row, a group, or one of about 2,000 bags of them where there are more
-than 10,000), and whole units are resampled: the cost does not grow with the rows, and groups stay together.
+The database reduces rows to sums by unit (a row, a group, or one of 256 bags of them where there are more than
+10,000), and whole units are resampled: the cost does not grow with the rows, and groups stay together.
 """
 
 from __future__ import annotations

@@ -57,12 +57,15 @@ class Provenance:
     lowchurn: str = __version__
 
 
-def describe_source(source: TableLike, name: str | None, share: float = 1.0) -> Source:
-    """A table before it is read; its rows are counted later. ``share``: of the bytes that may be hashed."""
+def describe_source(source: TableLike, name: str | None, share: float = 1.0, local: bool = True) -> Source:
+    """A table before it is read; its rows are counted later.
+
+    ``share``: of the bytes that may be hashed. ``local``: a path leads to files of this machine.
+    """
     if not isinstance(source, str | os.PathLike):
         return Source(name, None)
     path = os.fspath(source)
-    return describe_files(path, files_of(path), name, share)
+    return describe_files(path, files_of(path) if local else [], name, share)
 
 
 def describe_files(path: str | None, files: Sequence[Path], name: str | None, share: float = 1.0) -> Source:

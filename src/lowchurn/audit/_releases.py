@@ -15,18 +15,14 @@ from itertools import pairwise
 
 import ibis
 
-from lowchurn.audit._joins import Column, Table, count_if, folded, key_names
+from lowchurn.audit._joins import Column, Table, as_number, count_if, folded, key_names, known_ids, without_repeats
 
 BATCH = 8  # releases that are joined at once; each needs a table of all ids in memory or on disk
 
 
 def once_each(rows: Table) -> Table:
     """The rows of one (projected) release whose id is known and comes once."""
-    keys = key_names(rows)
-    known = rows.drop_null(keys)
-    kept = {name: known[name].arbitrary() for name in known.columns if name not in keys}
-    each = known.group_by(keys).aggregate(times=known.count(), **kept)
-    return each.filter(each.times == 1).drop("times")
+    return without_repeats(known_ids(rows))
 
 
 def numbered(rows: Table, i: int) -> Table:
@@ -68,7 +64,7 @@ def _first_equal(value: Column, decisions: Sequence[Column]) -> Column:
 
 def _total(conditions: Sequence[Column]) -> Column:
     """How many of the conditions are true of a row."""
-    return folded([condition.cast("int16") for condition in conditions], operator.add)
+    return folded([as_number(condition) for condition in conditions], operator.add)
 
 
 def _place(rows: Table, i: int) -> Column:

@@ -52,6 +52,9 @@ class Settings:
     partitions: bool = False
     remote: bool = False
     views: bool = False
+    engine: str | None = None
+    spark_master: str | None = None
+    spark_conf: Names = ()
 
     @property
     def numeric(self) -> bool:
@@ -67,9 +70,11 @@ class Settings:
         check_number("audit", "sample", self.sample, 0, 10_000)
         if not isinstance(self.seed, numbers.Integral) or isinstance(self.seed, bool) or self.seed < 0:
             raise ValueError(f"audit: seed must be a whole number, not negative, got {self.seed!r}.")
+        if self.engine is None and (self.spark_master or self.spark_conf):
+            raise ValueError("audit: spark_master= and spark_conf= are settings of engine='spark'.")
         if self.threads is not None:
             check_number("audit", "threads", self.threads, 1, 10_000)
-        for name in ("old_name", "new_name"):
+        for name in ("old_name", "new_name", "engine", "spark_master"):
             if not isinstance(getattr(self, name), str | None):
                 raise ValueError(f"audit: {name} must be text, got {getattr(self, name)!r}.")
 

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,8 +28,12 @@ import sqlglot
 
 from lowchurn._checks import unknown_name
 from lowchurn._files import make_scratch
+from lowchurn._terminal import one_line
 from lowchurn.audit import _csv as csv_files
+from lowchurn.audit import _object_stores as object_stores
+from lowchurn.audit._connections import Connected, connect
 from lowchurn.audit._exact import MOST_DIGITS, ColumnType, Schema
+from lowchurn.audit._joins import quick_hash
 from lowchurn.audit._paths import files_to_read, format_of, is_remote, split_path
 from lowchurn.audit._progress import Show, shown_progress
 
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 TableLike: TypeAlias = Any
 Fetched: TypeAlias = dict[str, list[Any]]  # a small result of the database: values by column
 Connection: TypeAlias = duckdb.DuckDBPyConnection
+WIDE = (dt.int64, dt.uint64, dt.Int64(nullable=False), dt.UInt64(nullable=False))
 DUCKDB = ibis.duckdb  # loaded here rather than in the first audit
 
 
@@ -78,6 +84,10 @@ class Engine:
     """
 
     def __init__(self, settings: Settings, backend: ibis.BaseBackend | None = None, show: Show | None = None) -> None:
+        self.connected: Connected | None = None
+        if settings.engine is not None:
+            self.connected = connect(settings.engine, settings)
+            backend = self.connected.backend
         self.own = backend is None
         self.show = show
         self.partitions, self.remote, self.views = settings.partitions, settings.remote, settings.views
@@ -100,6 +110,8 @@ class Engine:
             "autoinstall_known_extensions": self.remote,
             "autoload_known_extensions": self.remote,
             "allow_community_extensions": False,
+            # Keys of 16 bits are places in an array, not in a hash table (see _counts): 17 MB for each thread.
+            "perfect_ht_threshold": 17,
             # DuckDB's own default, 80 %, leaves little for everything that it does not count.
             "memory_limit": "60%" if settings.memory_limit is None else settings.memory_limit,
         }
@@ -118,6 +130,8 @@ class Engine:
     def for_tables(cls, tables: Sequence[TableLike], settings: Settings, show: Show | None = None) -> Engine:
         """The engine that all tables can live in; ``show`` is called with the rows that were read."""
         backends = [b for b in map(_backend_of, tables) if b is not None]
+        if backends and settings.engine is not None:
+            raise ValueError("audit: an Ibis table brings its own connection. Leave out engine=, or name the tables.")
         if (different := len({id(b) for b in backends})) > 1:
             raise ValueError(
                 f"audit: all Ibis tables must come from one connection, got {different}. Use one, or give files."
@@ -186,12 +200,19 @@ class Engine:
         return self.backend.table(name)
 
     def _open_path(self, side: str, path: str) -> Opened:
+        if self.connected is not None:
+            return _source(self.connected.table(side, path))
         if not self.own and self.backend.name != "duckdb":
             raise ValueError(f"audit: give both tables as Ibis tables of {self.backend.name}, got the path {path!r}.")
         name, table = split_path(path)
         if is_remote(name) and not self.remote:
+            if not table and format_of(name) == "Parquet" and object_stores.is_readable(name):
+                dataset, schemas = object_stores.open_dataset(side, name, self.partitions)
+                opened = self._open_memory(side, dataset)
+                opened.uneven = _uneven(schemas)
+                return opened
             raise ValueError(
-                f"audit: {path!r} for the {side} table is remote, and the database downloads extensions to read "
+                f"audit: {path!r} for the {side} table is remote, and the database downloads an extension to read "
                 "it. Allow it with remote=True, or copy the file."
             )
         files = [name] if is_remote(name) else files_to_read(side, path)
@@ -206,6 +227,9 @@ class Engine:
             if str(error).startswith("audit: "):
                 raise
             reason = _csv_line(error) if format == "CSV" else _first_line(error)
+            if is_remote(name) and "extension" in reason:
+                reason += ". DuckDB reads it with this extension, which it has to download once; without remote=True, "
+                reason += "Arrow reads Parquet on s3:// and gs:// and needs none"
             raise ValueError(f"audit: cannot read {path!r} as {format}: {reason}.") from None
 
     def _open_csv(self, files: list[str]) -> Opened:
@@ -270,6 +294,11 @@ class Engine:
         """The engine's own complaints as one line that a caller can act on."""
         try:
             yield
+        except ibis.common.exceptions.OperationNotDefinedError as error:
+            raise ValueError(
+                f"audit: {self.backend.name} lacks something that the audit needs: {one_line(error)}. "
+                "Copy the tables to Parquet files, and audit these."
+            ) from error
         except duckdb.OutOfMemoryException as error:
             raise ValueError(
                 f"audit: the database ran out of memory or disk: {_first_line(error)}. "
@@ -285,6 +314,12 @@ class Engine:
             ) from None
         except (OSError, MemoryError, OverflowError, UnicodeError, pa.ArrowException) as error:
             raise ValueError(f"audit: could not read the tables: {_first_line(error)}.") from None
+        except Exception as error:
+            if self.own or type(error).__module__.partition(".")[0] in {"builtins", "lowchurn"}:
+                raise
+            raise ValueError(
+                f"audit: {self.backend.name} could not read or compare the tables: {_first_line(error)}."
+            ) from error
 
     def keep(self, table: ibis.Table, rows: int = 0) -> ibis.Table:
         """Store an intermediate result: in our own file, or in the caller's engine as its cache.
@@ -306,14 +341,27 @@ class Engine:
         """A small result as plain Python columns (not pandas: it would turn large integers with gaps into floats)."""
         if self.own:  # as Ibis does it, but without the import of pandas
             found = table.__pyarrow_result__(self.backend.con.sql(self.backend.compile(table)).to_arrow_table())
-        else:
-            found = self.backend.to_pyarrow(table)
-        result: Fetched = found.to_pydict()
-        return result
+            result: Fetched = found.to_pydict()
+            return result
+        # As text, because some drivers make floats of integers beside a missing value.
+        wide = {name: table[name].cast("string") for name, type in table.schema().items() if type in WIDE}
+        result = self.backend.to_pyarrow(table.mutate(**wide)).to_pydict()
+        return result | {name: [None if text is None else int(text) for text in result[name]] for name in wide}
 
     def fetch_row(self, table: ibis.Table) -> dict[str, Any]:
         """A result of a single row."""
         return {name: values[0] for name, values in self.fetch(table).items()}
+
+    @cached_property
+    def hashes(self) -> bool:
+        """Whether the database has the function of :func:`lowchurn.audit._joins.quick_hash`."""
+        if self.own:
+            return True
+        try:
+            self.backend.to_pyarrow(quick_hash(ibis.literal(1)))
+        except Exception:  # each database has errors of its own
+            return False
+        return True
 
     def count(self, table: ibis.Table) -> int:
         """The number of rows."""

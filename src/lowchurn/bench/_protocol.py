@@ -35,6 +35,7 @@ NETWORKS = ("fcn", "convnet", "transformer", "resnet")
 OF_MODELS = (Soup, Interpolate, TwoTeachers, ServedMixture, Sticky)  # averaged or taught by several retrains
 STARTS = ("warm", "cold", "default", "both")
 TRAFFIC = 2000  # rows at most
+COARSE = (0.2, 0.5, 0.8, 1.0)  # of 0.1, 0.2, ... 0.9, and of anchor's 0.5, 0.7 and 1.0
 # The smallest and largest values of what is counted. Rows are written with 64-bit numbers, and more trials than the
 # last limit would only be a slip of the keyboard.
 LIMITS = {
@@ -158,6 +159,15 @@ def paper_settings(start: str = "warm") -> list[Strategy]:
     return [strategy for cls in PAPER for strategy in _grids(cls, start)]
 
 
+def coarse_settings(start: str = "warm") -> list[Strategy]:
+    """A third of the paper's settings, and sticky decisions on one retrain: for networks whose training takes long.
+
+    All are settings of the groups ``paper`` and ``sticky`` too, so that these can be run later and train only the rest.
+    """
+    paper = [s for s in paper_settings(start) if all(getattr(s, name) in COARSE for name in type(s).grid)]
+    return paper + [s for s in sticky_settings() if getattr(s, "members", None) == 1]
+
+
 def dial_settings(start: str = "warm", members: int = 8, students: int = 4) -> list[Strategy]:
     """The settings past the paper, and the cold start; ``start`` is that of the field's strategies, not of averages."""
     check_choice("bench", "start", start, STARTS)
@@ -194,7 +204,8 @@ def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
     """The settings of groups and of strategies by name, each once.
 
     The groups are ``paper``, ``dial``, ``sticky`` (:func:`sticky_settings`, the settings of the strategy of that name),
-    ``all`` of these, and ``budget``: methods under a budget, their settings chosen on traffic, and the cold start.
+    ``all`` of these, ``coarse`` (:func:`coarse_settings`, a third of ``paper``), and ``budget``: methods under a
+    budget, their settings chosen on traffic, and the cold start.
 
     Parameters
     ----------
@@ -212,7 +223,7 @@ def settings_of(names: Sequence[str], start: str = "warm") -> list[Strategy]:
     """
     paper, dial, sticky = paper_settings(start), dial_settings(start), sticky_settings()
     groups = {"paper": paper, "dial": dial, "sticky": sticky, "all": [*paper, *dial, *sticky]}
-    groups["budget"] = [ColdStart(), *budget_settings()]
+    groups |= {"coarse": coarse_settings(start), "budget": [ColdStart(), *budget_settings()]}
     known = list(dict.fromkeys([*groups, *(cls.name for cls in ALL)]))
     found: list[Strategy] = []
     for name in names:

@@ -6,41 +6,25 @@ import datetime
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lowchurn import __version__
 from lowchurn._checks import check_choice
+from lowchurn.bench._blocks import Batch, Block, Executor, How, Show
 from lowchurn.bench._loading import Data, load
-from lowchurn.bench._protocol import Protocol, check_counts, check_size, count_weights, draw
+from lowchurn.bench._local import Local
+from lowchurn.bench._protocol import Protocol, check_counts, check_size, count_weights
 from lowchurn.bench._retraining import slices
-from lowchurn.bench._room import Missing, Room, gpu_memory
+from lowchurn.bench._room import Missing, Room
 from lowchurn.bench._segments import FINISHED, Row, key_of, setting_of
 from lowchurn.bench._store import Store
-from lowchurn.bench._trials import row_of, run_trials
 from lowchurn.strategies import Strategy, plan
 
-
-@dataclass(frozen=True)
-class Block:
-    """Trials of one data set that are trained together; the unit of work and of loss."""
-
-    data: Data
-    protocol: Protocol
-    wanted: Missing
-
-    @property
-    def models(self) -> int:
-        """The number of trainings; strategies may share some."""
-        return sum(len(plan(strategies).trainings) for strategies in self.wanted.values())
-
-    @property
-    def cost(self) -> float:
-        """The number of weights that are trained."""
-        return self.models * count_weights(self.protocol.network, self.data)
+# Data sets, protocols, settings and trials, as :func:`run` takes them.
+Asked = tuple[Sequence[str | Data], Sequence[Protocol], Sequence[Strategy], int]
 
 
 def run(
@@ -57,6 +41,7 @@ def run(
     block: int | None = None,
     threads: int | None = None,
     retry_failed: bool = False,
+    executor: Executor | None = None,
     tell: Callable[[str], None] = print,
 ) -> dict[str, int]:
     """Train and measure what the store does not contain yet.
@@ -85,6 +70,8 @@ def run(
         memory does not suffice.
     retry_failed : bool
         Try failed rows again.
+    executor : optional
+        What runs the blocks; by default this machine.
     tell : function
         Takes a line about each block.
 
@@ -103,41 +90,95 @@ def run(
     >>> run(store, ["wine"], [small], [ColdStart(), WarmStart()], trials=1, device="cpu", tell=lambda line: None)
     {'there': 0, 'new': 2, 'failed': 0}
     """
-    check_choice("bench", "dtype", dtype, ("float32", "float64"))
-    check_counts("bench", {"trials": trials, "jobs": jobs, "block": block, "threads": threads})
-    begun, version = time.perf_counter(), code_version()
-    settings = list(dict.fromkeys(settings))
-    room = Room(device, dtype, len(plan(settings).trainings), jobs)
-    places = _loaded(datasets, list(dict.fromkeys(protocols)), data)
-    at_once = room.check(_still_missing(store, places, settings, trials, retry_failed))
-    with store.writing():
-        store.check_same_data((one.name, one.fingerprint) for one, _ in places)
-        counts = {"there": 0, "new": 0, "failed": 0}
+    wanted = Run(store, executor or Local(), data, How(device, dtype, None, threads), jobs, block, retry_failed)
+    return wanted.do([(datasets, protocols, settings, trials)], tell)
+
+
+@dataclass
+class Run:
+    """Everything that is asked for, made into blocks, run by an executor, and written to a store."""
+
+    store: Store
+    executor: Executor
+    data: str | Path | None = None
+    how: How = field(default_factory=How)
+    jobs: int | None = None
+    block: int | None = None
+    retry_failed: bool = False
+    counts: dict[str, int] = field(default_factory=lambda: {"there": 0, "new": 0, "failed": 0})
+    planned: set[tuple] = field(default_factory=set)  # keys of rows in blocks
+
+    def do(
+        self, asked: Iterable[Asked], tell: Callable[[str], None], show: Show = lambda progress: None
+    ) -> dict[str, int]:
+        """Run it all and return how many rows were there, are new, and failed; as in :func:`run`."""
+        check_choice("bench", "dtype", self.how.dtype, ("float32", "float64"))
+        check_counts("bench", {"jobs": self.jobs, "block": self.block, "threads": self.how.threads})
+        begun, version = time.perf_counter(), code_version()
+        with ExitStack() as lock:
+            for one, rows in self.executor.run((self._batch(lock, *each) for each in asked), show):
+                seconds, created = time.perf_counter() - begun, datetime.datetime.now(datetime.UTC)
+                new = {"version": version, "created": created.isoformat(timespec="seconds")}
+                tell(f"{seconds:8.1f} s  {self._write(one, [row | new for row in rows])}")
+        return self.counts
+
+    def _batch(
+        self,
+        lock: ExitStack,
+        datasets: Sequence[str | Data],
+        protocols: Sequence[Protocol],
+        settings: Sequence[Strategy],
+        trials: int,
+    ) -> Batch:
+        """The blocks of what the store does not contain; all is checked before the store is touched."""
+        check_counts("bench", {"trials": trials})
+        settings = list(dict.fromkeys(settings))
+        machine = self.executor.machine(self.how.device)
+        room = Room(machine, self.how.dtype, len(plan(settings).trainings), self.jobs)
+        places = _loaded(datasets, list(dict.fromkeys(protocols)), self.data)
+        at_once = room.check(self._still_missing(places, settings, trials))
+        lock.enter_context(self.store.writing())
+        self.store.check_same_data((one.name, one.fingerprint) for one, _ in places)
+        found = list(self._still_missing(places, settings, trials))
+        left = sum(len(missing) for *_, missing in found)
         blocks: list[Block] = []
-        for one, protocol, missing in _still_missing(store, places, settings, trials, retry_failed):
-            counts["there"] += len(settings) * trials - sum(map(len, missing.values()))
-            parts = slices(sorted(missing), room.trials(one, protocol, at_once, block))
-            blocks += [Block(one, protocol, {trial: missing[trial] for trial in part}) for part in parts]
+        for one, protocol, missing in found:
+            self.counts["there"] += len(settings) * trials - sum(map(len, missing.values()))
+            self.planned.update(key for *_, key in _keys(one.name, protocol, settings, trials))
+            for part in slices(sorted(missing), room.trials(one, protocol, at_once, self.block, left)):
+                need = room.bytes(one, protocol, len(part))
+                blocks.append(Block(one, protocol, {trial: missing[trial] for trial in part}, memory=need))
         blocks.sort(key=lambda one: -one.cost)  # the longest first: no long one is left alone at the end
-        workers = min(at_once, max(1, len(blocks)))
-        limit = gpu_memory() / workers if room.on_gpu else None
+        workers = machine.at_once or min(at_once, max(1, len(blocks)))
+        limit = machine.gpu_memory / workers if machine.on_gpu else None
+        how = replace(self.how, device=machine.device, memory_limit=limit)
+        blocks = [replace(one, how=how) for one in blocks]
+        return Batch(blocks, at_once)
 
-        def work(one: Block) -> None:
-            rows, seconds = _run_block(one, device, dtype, limit, threads), time.perf_counter() - begun
-            created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            left_out = [note for row in rows if (note := row.pop("left_out"))]
-            added = store.append(row | {"version": version, "created": created} for row in rows)
-            failures = [row["status"] for row in rows if row["status"] != FINISHED]
-            counts["new"] += added
-            counts["failed"] += len(failures)
-            words = [f"{len(one.wanted)} trials, {one.models} models, {added} rows"]
-            words += [f"{len(failures)} {failures[0]}"] if failures else []
-            words += [f"{len(left_out)} without members that failed, such as {left_out[0]}"] if left_out else []
-            place = f"{one.data.name} {one.protocol.network} {one.protocol.initial}"
-            tell(f"{seconds:8.1f} s  {place}: {', '.join(words)}")
+    def _still_missing(
+        self, places: list[tuple[Data, Protocol]], settings: Sequence[Strategy], trials: int
+    ) -> Iterator[tuple[Data, Protocol, Missing]]:
+        """What is neither in the store nor in a block yet, for each data set and protocol."""
+        done = self.store.done(retry_failed=self.retry_failed) | self.planned
+        for data, protocol in places:
+            missing: Missing = {}
+            for strategy, trial, key in _keys(data.name, protocol, settings, trials):
+                if key not in done:
+                    missing.setdefault(trial, []).append(strategy)
+            yield data, protocol, missing
 
-        _in_parallel(work, blocks, workers)
-    return counts
+    def _write(self, one: Block, rows: list[Row]) -> str:
+        """Write the rows of a block, and return it in words."""
+        left_out = [note for row in rows if (note := row.pop("left_out"))]
+        added = self.store.append(rows)
+        failures = [row["status"] for row in rows if row["status"] != FINISHED]
+        self.counts["new"] += added
+        self.counts["failed"] += len(failures)
+        words = [f"{len(one.wanted)} trials, {one.models} models, {added} rows"]
+        words += [f"{len(failures)} {failures[0]}"] if failures else []
+        words += [f"{len(left_out)} without members that failed, such as {left_out[0]}"] if left_out else []
+        place = f"{one.data.name} {one.protocol.network} {one.protocol.initial}"
+        return f"{place}: {', '.join(words)}"
 
 
 def _loaded(
@@ -159,60 +200,6 @@ def _name_of(dataset: str | Data) -> str:
     return dataset if isinstance(dataset, str) else dataset.name
 
 
-def _in_parallel(work: Callable[[Block], None], blocks: list[Block], workers: int) -> None:
-    """Each worker on a stream of its own: kernels of several blocks share the GPU."""
-    import torch
-
-    if workers == 1:
-        for one in blocks:
-            work(one)
-        return
-
-    def take_stream() -> None:  # one for all blocks of a worker, since a stream keeps its memory
-        if torch.cuda.is_available():
-            torch.cuda.set_stream(torch.cuda.Stream())
-
-    with ThreadPoolExecutor(workers, initializer=take_stream) as pool:
-        try:
-            for future in wait([pool.submit(work, one) for one in blocks], return_when=FIRST_EXCEPTION).done:
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _run_block(block: Block, device: str, dtype: str, limit: float | None, threads: int | None) -> list[Row]:
-    """The rows of a block; what goes wrong in it is written into them."""
-    import torch
-
-    try:
-        return run_trials(
-            block.data, block.protocol, block.wanted, device=device, dtype=dtype, memory_limit=limit, threads=threads
-        )
-    except (RuntimeError, MemoryError, ValueError, ArithmeticError) as error:
-        if isinstance(error, torch.cuda.OutOfMemoryError):
-            torch.cuda.empty_cache()
-        reason = " ".join(f"failed: {type(error).__name__}: {error}".split())[:500]
-        nothing = {"seconds": None, "block_seconds": None, "block_models": block.models, "device": "", "dtype": dtype}
-        data, protocol = block.data, block.protocol
-        seeds = {trial: draw(data, protocol, trial).seed for trial in block.wanted}
-        wanted = [(trial, one) for trial, some in block.wanted.items() for one in some]
-        return [row_of(data, protocol, trial, one, seeds[trial], reason) | nothing for trial, one in wanted]
-
-
-def _still_missing(
-    store: Store, places: list[tuple[Data, Protocol]], settings: Sequence[Strategy], trials: int, retry_failed: bool
-) -> Iterator[tuple[Data, Protocol, Missing]]:
-    """What the store does not contain yet, for each data set and protocol."""
-    done = store.done(retry_failed=retry_failed)
-    for data, protocol in places:
-        missing: Missing = {}
-        for strategy, trial, key in _keys(data.name, protocol, settings, trials):
-            if key not in done:
-                missing.setdefault(trial, []).append(strategy)
-        yield data, protocol, missing
-
-
 def _keys(
     dataset: str, protocol: Protocol, settings: Sequence[Strategy], trials: int
 ) -> Iterator[tuple[Strategy, int, tuple]]:
@@ -230,10 +217,6 @@ class Outcome:
     finished: int
     failed: int
     reason: str
-
-
-# Data sets, protocols, settings and trials, as :func:`run` takes them.
-Asked = tuple[Sequence[str | Data], Sequence[Protocol], Sequence[Strategy], int]
 
 
 def outcome(store: Store, asked: Sequence[Asked]) -> Outcome:

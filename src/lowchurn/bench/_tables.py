@@ -322,10 +322,22 @@ def cold_accuracy_table(
         lines.append((_labels(place)[:width], cells))
     notes = [f"{failed} failed models are left out."] if failed else []
     notes += [f"A number in brackets is that of its trials, where it is below {most}."] if short else []
+    notes += _tuned_over_fewer(found, places, methods)
     notes += _paper_notes(found, table) if table else []
     name, caption = (table.name, table.caption) if table else ("all", f"All results {METRIC}")
     caption = f"{caption}, in percent; {variant_name(variant)}"
     return Table(name, caption, LABELS[:width], tuple(methods), lines, most, bold=_least, notes=notes)
+
+
+def _tuned_over_fewer(found: Averages, places: list[tuple], methods: Sequence[str]) -> list[str]:
+    """The rows whose methods were tuned over fewer settings than those of the others."""
+    sizes = {place: sum(s.strategy in methods for s in found[place]) for place in places if place in found}
+    most = max(sizes.values(), default=0)
+    fewer: dict[int, list[str]] = {}
+    for place, size in sizes.items():
+        if size < most:
+            fewer.setdefault(size, []).append(f"{place[0]} {place[1]}")
+    return [f"Tuned over {size} settings instead of {most}: {', '.join(names)}." for size, names in fewer.items()]
 
 
 def _labels(place: tuple) -> tuple[str, ...]:

@@ -11,6 +11,14 @@ Text = str | None
 Names = list[str] | None
 Number = float | None
 Count = int | None
+Engine = Annotated[
+    Text,
+    Option(
+        help="Where the tables are, by name: spark, or an address such as postgres://host/database. Default: files."
+    ),
+]
+SparkMaster = Annotated[Text, Option(help="Master of --engine spark, such as yarn or local[8].")]
+SparkConf = Annotated[Names, Option(help="Setting of --engine spark, as spark.name=value. May be repeated.")]
 
 
 def audit(
@@ -61,11 +69,14 @@ def audit(
         bool | None, Option("--partitions", help="Read folders called name=value as a column.")
     ] = None,
     remote: Annotated[
-        bool | None, Option("--remote", help="Allow paths such as s3://, which download extensions.")
+        bool | None, Option("--remote", help="Let DuckDB read addresses such as https://; it downloads an extension.")
     ] = None,
     views: Annotated[
         bool | None, Option("--views", help="Allow views in a DuckDB file, which can read any file.")
     ] = None,
+    engine: Engine = None,
+    spark_master: SparkMaster = None,
+    spark_conf: SparkConf = None,
     max_churn: Annotated[Number, Option(help="Largest share of decisions that may change.")] = None,
     max_broken: Annotated[Number, Option(help="Largest share that may go from right to wrong.")] = None,
     max_moved: Annotated[Number, Option(help="Largest share of numbers that may move beyond --tolerance.")] = None,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +14,12 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
+from lowchurn._checks import check_choice
 from lowchurn._exits import tell
+from lowchurn._ray import connected
 from lowchurn._terminal import printable
 from lowchurn.cli._help import BENCH, DONE, add_command
-from lowchurn.cli._printing import print_line
+from lowchurn.cli._printing import blocks_bar, print_line
 
 if TYPE_CHECKING:
     from lowchurn.bench._plans import Part
@@ -62,7 +64,7 @@ def run_command(
         Option(
             "--strategy",
             "--strategies",
-            help="Name of a strategy, or paper (default), dial, sticky, all or budget. May be repeated.",
+            help="Name of a strategy, or paper (default), coarse, dial, sticky, all or budget. May be repeated.",
         ),
     ] = None,
     start: Annotated[
@@ -88,9 +90,18 @@ def run_command(
     jobs: Annotated[int | None, Option(help="Blocks that are trained at a time.")] = None,
     block: Annotated[int | None, Option(help="Trials that are trained together; a kill loses at most these.")] = None,
     retry_failed: Annotated[bool, Option("--retry-failed", help="Train models again that failed.")] = False,
+    cluster: Annotated[str | None, Option(help="Cluster to run blocks on: ray. Default: this machine.")] = None,
+    address: Annotated[
+        str | None, Option(help="Address of the cluster's head. Default: RAY_ADDRESS, or that of this machine.")
+    ] = None,
+    gpus_per_block: Annotated[
+        float | None, Option(help="GPUs of a block on the cluster, such as 1 or 0.125. Default: 1 if there are any.")
+    ] = None,
+    cpus_per_block: Annotated[float | None, Option(help="CPUs of a block on the cluster. Default: 1.")] = None,
 ) -> None:
     """Train and measure what the store does not contain yet; the same command goes on where it was stopped."""
     from lowchurn.bench._ablation import ablation_settings
+    from lowchurn.bench._blocks import How
     from lowchurn.bench._loading import expand
     from lowchurn.bench._plans import PLANS, choose_parts
     from lowchurn.bench._protocol import Protocol, check_counts, settings_of
@@ -100,14 +111,15 @@ def run_command(
     check_counts("bench run", counted | changes, prefix="--")
     for size in initial or []:
         check_counts("bench run", {"initial": size}, prefix="--")
-    options = {"device": device, "dtype": dtype, "jobs": jobs, "block": block, "retry_failed": retry_failed}
+    options = {"data": data, "how": How(device, dtype), "jobs": jobs, "block": block, "retry_failed": retry_failed}
+    placed = _cluster_options(cluster, address, gpus_per_block, cpus_per_block)
     if names[0] in PLANS and not network and not ablation:
         own = {"initial": initial, "validation": validation, "batch": batch, "scale": scale, "loss": loss}
         if wrong := [name for name, value in own.items() if value]:
             raise ValueError(f"bench run: --{wrong[0]} is part of a plan, such as {names[0]}. Leave it out.")
         chosen: dict[str, Any] = {"parts": part or [], "datasets": names[1:], "strategies": strategy or []}
         parts = choose_parts(names[0], trials=trials, start=start, **chosen, **changes)
-        _run_all(store, data, _planned(names[0], parts, data), options)
+        _run_all(store, partial(_planned, names[0], parts, data), options, placed)
         return
     if part:
         raise ValueError("bench run: --part is for plans, such as table2. Leave it out.")
@@ -121,16 +133,33 @@ def run_command(
     protocols = [protocol(name, size) for name in network or ["fcn-1000"] for size in initial or [1000]]
     start = start or "warm"
     settings = ablation_settings(start) if ablation else settings_of(strategy or ["paper"], start)
-    _run_all(store, data, [(expand(names), protocols, settings, trials or 100)], options)
+    _run_all(store, lambda tell: [(expand(names), protocols, settings, trials or 100)], options, placed)
 
 
-def _planned(plan: str, parts: list[Part], data: Path | None) -> Iterator[Asked]:
+def _cluster_options(
+    cluster: str | None, address: str | None, gpus: float | None, cpus: float | None
+) -> dict[str, Any] | None:
+    """Where blocks are run and what each of them takes; None for this machine."""
+    given = {"address": address, "gpus-per-block": gpus, "cpus-per-block": cpus}
+    if cluster is None:
+        if wrong := [name for name, value in given.items() if value is not None]:
+            raise ValueError(f"bench run: --{wrong[0]} is for clusters. Add --cluster ray, or leave it out.")
+        return None
+    from lowchurn.bench._cluster import check_resources
+
+    check_choice("bench run", "--cluster", cluster, ("ray",))
+    cpus = 1.0 if cpus is None else cpus
+    check_resources(gpus, cpus)
+    return {"address": address, "gpus": gpus, "cpus": cpus}
+
+
+def _planned(plan: str, parts: list[Part], data: Path | None, tell: Callable[[object], None]) -> Iterator[Asked]:
     """What a plan asks for, part by part; data sets are read once."""
     from lowchurn.bench._plans import works
 
     ran = False
-    for part, protocol, datasets in works(parts, data, print_line):
-        print_line(f"{plan}, {part.name}: {', '.join(one.name for one in datasets)}; {part.trials} trials")
+    for part, protocol, datasets in works(parts, data, tell):
+        tell(f"{plan}, {part.name}: {', '.join(one.name for one in datasets)}; {part.trials} trials")
         yield datasets, [protocol], part.settings, part.trials
         ran = True
     if not ran:
@@ -140,16 +169,33 @@ def _planned(plan: str, parts: list[Part], data: Path | None) -> Iterator[Asked]
         )
 
 
-def _run_all(store: Path, data: Path | None, asked: Iterable[Asked], options: dict[str, Any]) -> None:
-    """Run everything that is asked for, and tell how it went."""
-    from lowchurn.bench._run import outcome, run
+def _run_all(
+    store: Path,
+    asked: Callable[[Callable[[object], None]], Iterable[Asked]],
+    options: dict[str, Any],
+    cluster: dict[str, Any] | None,
+) -> None:
+    """Run everything that is asked for, here or on a cluster, and tell how it went."""
+    from lowchurn.bench._cluster import OnRay
+    from lowchurn.bench._local import Local
+    from lowchurn.bench._run import Run, outcome
     from lowchurn.bench._store import Store
 
-    place, done = Store(store), []
-    counts: Counter[str] = Counter()
-    for datasets, protocols, settings, trials in asked:
-        counts.update(run(place, datasets, protocols, settings, trials, data=data, tell=print_line, **options))
-        done.append((datasets, protocols, settings, trials))
+    done: list[Asked] = []
+
+    def remembered(line: Callable[[object], None]) -> Iterator[Asked]:
+        for each in asked(line):
+            done.append(each)
+            yield each
+
+    place = Store(store)
+    with ExitStack() as opened:
+        executor: Local | OnRay = Local()
+        if cluster is not None:
+            ray = opened.enter_context(connected("bench", cluster.pop("address")))
+            executor = OnRay(ray, jobs=options["jobs"], **cluster)
+        line, show = opened.enter_context(blocks_bar())
+        counts = Run(place, executor, **options).do(remembered(line), line, show)
     print_line(f"{counts['new']} new rows, {counts['failed']} failed, {counts['there']} were there.")
     found = outcome(place, done)
     if found.failed and not found.finished:

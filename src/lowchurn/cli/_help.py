@@ -25,12 +25,14 @@ AUDIT = {
         slice_max_churn slice_max_broken slice_max_moved slice_max_worse slice_not_worse_than slice_min_rows""",
     "Output": "html json junit markdown baseline disputed disputed_rows force frontier margin power sample",
     "Settings": """config confidence bootstrap seed partitions remote views memory_limit threads temp_directory
+        engine spark_master spark_conf
         tracking_uri registry_uri dry_run""",
 }
 RETRAIN = {
     "Data": "data target model base new held_out traffic previous id previous_decision weight drop all_columns",
     "Limits": "max_churn max_broken by confidence",
-    "What is trained and served": "strategies estimator search select serve_base cross_fit compress seed",
+    "What is trained and served": """strategies estimator search select serve_base cross_fit compress seed jobs cluster
+        address""",
     "Files": "out report base_classes classes trust",
 }
 BENCH = {
@@ -38,6 +40,7 @@ BENCH = {
         seed""",
     "Files": "store data out again",
     "How to run it": "device dtype jobs block retry_failed",
+    "On a cluster": "cluster address gpus_per_block cpus_per_block",
 }
 
 

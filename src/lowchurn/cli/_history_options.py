@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from lowchurn.cli._audit_options import Count, Names, Number, Text
+from lowchurn.cli._audit_options import Count, Engine, Names, Number, SparkConf, SparkMaster, Text
 
 
 def history(
@@ -47,11 +47,14 @@ def history(
         bool | None, Option("--partitions", help="Read folders called name=value as a column.")
     ] = None,
     remote: Annotated[
-        bool | None, Option("--remote", help="Allow paths such as s3://, which download extensions.")
+        bool | None, Option("--remote", help="Let DuckDB read addresses such as https://; it downloads an extension.")
     ] = None,
     views: Annotated[
         bool | None, Option("--views", help="Allow views in a DuckDB file, which can read any file.")
     ] = None,
+    engine: Engine = None,
+    spark_master: SparkMaster = None,
+    spark_conf: SparkConf = None,
     config: Annotated[
         Text,
         Option(

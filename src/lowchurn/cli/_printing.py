@@ -47,6 +47,34 @@ def rows_bar() -> Iterator[Callable[[int, int], None] | None]:
         bar.stop()
 
 
+@contextmanager
+def blocks_bar() -> Iterator[tuple[Callable[[object], None], Callable[[tuple[int, int, int, int]], None]]]:
+    """A function for lines, and one for a bar of blocks: done, running, waiting, and on how many nodes.
+
+    The bar is below the lines, on the standard error of a terminal, and goes when the blocks end.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield print_line, lambda progress: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("blocks"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(value: object) -> None:
+            bar.stop()  # takes it away, so that the line is above it
+            print_line(value)
+            bar.start()
+
+        def show(progress: tuple[int, int, int, int]) -> None:
+            done, running, waiting, nodes = progress
+            words = f"{done} done, {running} running, {waiting} waiting, {nodes} node{'s' * (nodes != 1)}"
+            bar.update(task, completed=done, total=done + running + waiting, description=words)
+
+        yield tell, show
+
+
 def print_line(value: object, console: Console | None = None) -> None:
     """Print one line without markup, control characters as escapes."""
     (console or Console()).print(Text(printable(value)), soft_wrap=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
+from lowchurn._checks import check_choice
 from lowchurn._display import share_text
 from lowchurn._exits import tell
 from lowchurn.cli._printing import console_beside, print_line, print_written
@@ -107,6 +109,11 @@ def retrain(
     seed: Annotated[
         int, Option(help="Seed of the rows held out and of the initial weights.", min=0, max=LARGEST_SEED)
     ] = 0,
+    jobs: Annotated[int | None, Option(help="Candidates to train at a time; -1 for all cores. Default: one.")] = None,
+    cluster: Annotated[str | None, Option(help="Cluster to train candidates on: ray. Default: this machine.")] = None,
+    address: Annotated[
+        str | None, Option(help="Address of the cluster's head. Default: RAY_ADDRESS, or that of this machine.")
+    ] = None,
 ) -> None:
     """Retrain a model from files within a churn budget.
 
@@ -119,32 +126,46 @@ def retrain(
     """
     from lowchurn.retrain import Roles, retrain_files
 
-    made = retrain_files(
-        data,
-        target,
-        out,
-        base,
-        report,
-        estimator,
-        Roles(new, held_out, weight, tuple(drop or ())),
-        trust or (),
-        traffic=traffic,
-        all_columns=all_columns,
-        base_classes=base_classes,
-        random_state=seed,
-        max_churn=churn_budgets("retrain", max_churn),
-        max_broken=max_broken,
-        by=by,
-        confidence=confidence,
-        select=select,
-        search=search,
-        strategies="auto" if not strategies else strategies[0] if len(strategies) == 1 else strategies,
-        serve_base=serve_base,
-        cross_fit=cross_fit,
-        compress=compress,
-        verbose=int(sys.stderr is not None and sys.stderr.isatty()),
-    )
+    with _trained_on(cluster, address):
+        made = retrain_files(
+            data,
+            target,
+            out,
+            base,
+            report,
+            estimator,
+            Roles(new, held_out, weight, tuple(drop or ())),
+            trust or (),
+            traffic=traffic,
+            all_columns=all_columns,
+            base_classes=base_classes,
+            random_state=seed,
+            max_churn=churn_budgets("retrain", max_churn),
+            max_broken=max_broken,
+            by=by,
+            confidence=confidence,
+            select=select,
+            search=search,
+            strategies="auto" if not strategies else strategies[0] if len(strategies) == 1 else strategies,
+            serve_base=serve_base,
+            cross_fit=cross_fit,
+            compress=compress,
+            n_jobs=-1 if jobs is None and cluster is not None else jobs,
+            verbose=int(sys.stderr is not None and sys.stderr.isatty()),
+        )
     _show(made, out, report)
+
+
+def _trained_on(cluster: str | None, address: str | None) -> AbstractContextManager[None]:
+    """Where candidates are trained: in this process or its own ones, or on a cluster."""
+    if cluster is None:
+        if address is not None:
+            raise ValueError("retrain: --address is for clusters. Add --cluster ray, or leave it out.")
+        return nullcontext()
+    from lowchurn._ray import training_on
+
+    check_choice("retrain", "--cluster", cluster, ("ray",))
+    return training_on("retrain", address)
 
 
 def dial(
@@ -235,9 +256,8 @@ def _counted(made: Scored) -> str:
     """How many rows were decided, how many of them otherwise than before, and how many had no decision before."""
     words = f"{made.rows:,} rows scored"
     if made.compared:
-        words += (
-            f", {made.changed:,} of {made.compared:,} decisions changed ({share_text(made.changed / made.compared)})"
-        )
+        share = share_text(made.changed / made.compared)
+        words += f", {made.changed:,} of {made.compared:,} decisions changed ({share})"
     else:
         words += ", none compared with a decision before"
     if made.unknown is not None:

@@ -7,19 +7,21 @@ the budget.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from joblib import Parallel, delayed
 from sklearn.base import clone
 
+from lowchurn._ray import Sender, received
 from lowchurn._types import ArrayLike, Classifier, Model, Rows
 from lowchurn.metrics import decide
 from lowchurn.strategies import ColdStart, Strategy, member_seed, one_hot
 
 PLAIN = ColdStart()
+ARRAYS = ("targets", "sample_weight", "labels", "pull", "held_out")  # of a job
 Weights: TypeAlias = np.ndarray | None  # one per row
 Data: TypeAlias = tuple[Rows, np.ndarray, Weights]  # rows, their classes (or targets) and their weights
 
@@ -154,7 +156,9 @@ class Learner(abc.ABC):
 
     def fit_many(self, X: Rows, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
         """Train all jobs; a job that fails returns its exception instead of a model, and the others go on."""
-        results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(self, X, job, base) for job in jobs)
+        send = Sender().sent  # X, the base, labels and weights are the same for all of them
+        tasks = [(send(X), _with_arrays(job, send), send(base)) for job in jobs]
+        results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(self, *task) for task in tasks)
         for _, notes in results:  # a worker process has a copy of this learner
             for sentence in notes:
                 self.note(sentence)
@@ -251,10 +255,15 @@ def average_weights(values: Sequence[np.ndarray], shares: Sequence[float]) -> np
     return np.asarray(total).astype(values[0].dtype)
 
 
-def _attempt(learner: Learner, X: Rows, job: Job, base: Any) -> tuple[Any, list[str]]:
-    """Return a model, or the exception in its place, and the notes of the learner."""
+def _with_arrays(job: Job, change: Callable[[Any], Any]) -> Job:
+    """Return a job with something else in place of its arrays."""
+    return replace(job, **{name: change(getattr(job, name)) for name in ARRAYS})
+
+
+def _attempt(learner: Learner, X: Any, job: Job, base: Any) -> tuple[Any, list[str]]:
+    """Return a model, or the exception in its place, and the notes of the learner; arguments as they were sent."""
     try:
-        return learner.fit(X, job, base), learner.notes
+        return learner.fit(received(X), _with_arrays(job, received), received(base)), learner.notes
     except Exception as error:
         return error, learner.notes
 
