@@ -53,6 +53,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",
+    "ignore_pattern": r"__init__|huggingface_text",  # it needs a data set
     "within_subsection_order": "gallery_order.GalleryOrder",
     "abort_on_example_error": True,
     "plot_gallery": True,

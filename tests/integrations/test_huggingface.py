@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -433,3 +434,13 @@ def test_statistics_of_batch_normalisation_are_computed_anew():
         found.model(torch.tensor(rows["pixel_values"][:]))
     assert found.share == 0
     torch.testing.assert_close(norm.running_mean, seen[0].mean(dim=(0, 2, 3)), atol=1e-5, rtol=1e-4)
+
+
+def test_the_example_fine_tunes_on_reviews_where_they_are_there(tmp_path):
+    data = os.environ.get("LOWCHURN_DATA", "")
+    if not Path(data, "text", "imdb.parquet").is_file():
+        pytest.skip("LOWCHURN_DATA has no text/imdb.parquet")
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "huggingface_text.py"))
+    served = example["main"](data, rows=300, out=tmp_path)
+    assert served.churn <= 0.05
+    assert (tmp_path / "release" / "model.safetensors").is_file()

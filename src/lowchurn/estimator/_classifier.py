@@ -111,7 +111,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     search : {"auto", "grid"}
         Find lambda with about three trainings, or train the paper's whole grid.
     confidence : float, optional
-        Certify the budget with this confidence on rows that nothing else sees.
+        Certify the budget with this confidence on rows that nothing else uses.
     threshold : float, optional
         Decide for the second of two classes where its probability reaches this value. Accuracy, churn, budgets and
         certificates are then those of these decisions. By default that of the base, where it has one of its own
@@ -464,7 +464,7 @@ class LowChurnClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             The other limit of broken decisions; that of ``fit`` by default.
         confidence : float, optional
             Certify it with this confidence; that of ``fit`` by default. Needs the rows that a ``fit`` with
-            ``confidence`` holds out. Each certificate speaks for its own budget alone: to hold several at once, share
+            ``confidence`` holds out. Each certificate holds for its own budget alone: to hold several at once, share
             the risk out among them (0.975 each for two at 0.95).
         traffic : table of shape (t, features), optional
             Recent rows without labels: churn is measured again, budgeted and certified on them.

@@ -541,11 +541,11 @@ def warn_of_base(base: Base | GivenBase, trials: Trials, rows_are_new: bool, sta
     if both.any() and clearly_worse(*rights, weights):
         in_base, retrained = (brief_share(float(np.average(right, weights=weights))) for right in rights)
         warnings.warn(
-            f"{WHO}: the base is right in {in_base} of the held-out rows, a plain retrain in {retrained}. Does "
-            "the base get what it gets in production? Likely causes: other columns or another order of them, rows that "
-            "are already scaled or encoded (inside a Pipeline the base gets the transformed rows: put the steps into "
-            "the base), class names in another order. Where the world has changed so much, or earlier releases had "
-            "budgets too small to follow it, churn is what you want.",
+            f"{WHO}: the base is right in {in_base} of the held-out rows, a plain retrain in {retrained}. "
+            "Check that the base gets the same rows as in production. Likely causes: other columns or another order of "
+            "them, rows that are already scaled or encoded (inside a Pipeline the base gets the transformed rows: put "
+            "the steps into the base), class names in another order. If the rows are right, the data have changed, or "
+            "budgets of earlier releases were too small: raise the budget.",
             stacklevel=stacklevel + 1,
         )
 

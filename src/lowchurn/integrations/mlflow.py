@@ -219,7 +219,7 @@ def log_model(
     Notes
     -----
     What is loaded predicts labels; with ``params={"proba": True}`` a data frame of probabilities, for which the
-    signature has to know the parameter (it does where it is inferred here).
+    signature must contain the parameter (it does where it is inferred here).
 
     Examples
     --------

@@ -57,8 +57,8 @@ class Certificate:
     of : str
         What is limited, in words: "churn", "the share of broken decisions", or churn in some of the rows.
     beside : tuple of Certificate
-        The claims about further limits. ``certified`` of the first says that all hold at once, with this confidence;
-        that of the others, that each holds by itself.
+        The claims about further limits. ``certified`` of the first is true where all hold at once with this confidence,
+        that of each other one where it holds by itself.
 
     Examples
     --------
