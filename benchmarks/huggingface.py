@@ -142,14 +142,14 @@ def chosen(y, base, positions, half, budget, least):
 
 
 def reported(one, name, budget):
-    """Accuracy, churn and broken in percent, chosen on a half and measured on the other: a row for each half."""
+    """Gain over the base in points, churn and broken in percent, chosen on a half, measured on the other: two rows."""
     y, base, rows = one["y"], one["base"], []
     target = one["fine-tuned from the base"][0]
     least = [(target == y)[np.arange(len(y)) % 2 == half].mean() for half in (0, 1)]
     for half in (0, 1):
         new, other = chosen(y, base, one[name], half, budget, least), np.arange(len(y)) % 2 != half
         if new is not None:
-            measured = (new == y, new != base, (base == y) & (new != y))
+            measured = (1.0 * (new == y) - (base == y), new != base, (base == y) & (new != y))
             rows.append([100 * values[other].mean() for values in measured])
     return rows
 
@@ -160,8 +160,11 @@ def cell(trials):
     if not halves:
         return "none"
     means = np.array([np.mean(rows, axis=0) for rows in trials if rows])
-    errors = means.std(axis=0, ddof=1) / np.sqrt(len(means)) if len(means) > 1 else [np.nan] * 3
-    shown = " / ".join(f"{mean:.2f} ± {error:.2f}" for mean, error in zip(means.mean(axis=0), errors, strict=True))
+    bands = [""] * 3  # of one trial there is none
+    if len(means) > 1:
+        bands = [f" ± {error:.2f}" for error in means.std(axis=0, ddof=1) / np.sqrt(len(means))]
+    gain, *rest = (f"{mean:.2f}{band}" for mean, band in zip(means.mean(axis=0), bands, strict=True))
+    shown = " / ".join([gain if gain.startswith("-") else f"+{gain}", *rest])
     return shown if halves == 2 * len(trials) else f"{shown} (in {halves} of {2 * len(trials)})"
 
 
@@ -182,7 +185,7 @@ def main():
     base = np.mean([100 * (one["base"] == one["y"]).mean() for one in trials])
     table = Table(
         title=f"IMDB, {args.old:,} then {2 * args.old:,} rows, {args.trials} trials; the base has {base:.2f} %; "
-        "accuracy, churn and broken in percent on rows that chose nothing, ± standard errors over trials"
+        "gain in points / churn / broken in percent on rows that chose nothing, ± standard errors over trials"
     )
     for heading in ("method", "as accurate as fine-tuned", *(f"budget {100 * budget:g} %" for budget in BUDGETS)):
         table.add_column(heading)

@@ -17,7 +17,7 @@ import heapq
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from lowchurn.bench._loading import Data
-from lowchurn.bench._plans import PLANS, Part
+from lowchurn.bench._plans import MORE, PLANS, Part
 from lowchurn.bench._protocol import Protocol, count_weights
 from lowchurn.bench._room import Machine, Room
 from lowchurn.bench._segments import FINISHED, Row
@@ -38,7 +38,7 @@ SHARED = 8  # blocks of fully connected networks at a time on one GPU (--gpus-pe
 START = 10.0  # seconds for a worker to start, import torch and open the GPU
 COMPILE = 20.0  # seconds that the first block of a network and a kind of input takes more, on each GPU
 FIXED = 0.4  # of the time of 100 trials that a block of fully connected networks takes whatever its size
-WRITTEN = 10_000  # rows a second that the command writes to its store, on one core
+WRITTEN = 30_000  # rows a second that the command receives and writes to its store, on one core
 FEW_ROWS = {100: 0.55, 1000: 1.0, 10000: 5.5}  # initial and batch rows of an epoch, beside 1000 and 1000
 # Milliseconds per model-epoch on one H200 (docs/performance.md), for networks of which no blocks were measured.
 RATES = {
@@ -251,22 +251,27 @@ def in_words(seconds: float) -> str:
     )
 
 
+def paper_sized(parts: Sequence[Part]) -> list[Part]:
+    """The parts with all settings of the paper, also where the plan has a coarse grid."""
+    return [replace(part, strategies=MORE) if part.strategies == ("coarse",) else part for part in parts]
+
+
 def row_count(parts: Sequence[Part], trials: int) -> int:
     """Rows that a plan writes."""
     return sum(len(part.settings) * len(part.datasets) for part in parts) * trials
 
 
-def table(plans: Sequence[str], times: Times, gpus: Sequence[int], trials: int) -> list[str]:
+def table(plans: dict[str, list[Part]], times: Times, gpus: Sequence[int], trials: int) -> list[str]:
     """Lines of Markdown: each plan with its work, its time on so many GPUs, and what no number of them shortens."""
     heads = [f"{count} GPU{'s' * (count > 1)}" for count in gpus]
     lines = [f"| plan | GPU hours | known | {' | '.join(heads)} | use of the last | longest block | writing |"]
     lines.append("| --- | --: | --- |" + " --: |" * (len(gpus) + 3))
     totals = dict.fromkeys(gpus, 0.0)
-    for name in plans:
+    for name, parts in plans.items():
         walls, known = {}, {}
-        writing = row_count(PLANS[name], trials) / WRITTEN
+        writing = row_count(parts, trials) / WRITTEN
         for count in gpus:
-            jobs, slots = jobs_of(PLANS[name], times, count, trials)
+            jobs, slots = jobs_of(parts, times, count, trials)
             walls[count] = max(simulate(jobs, slots), writing)
             totals[count] += walls[count]
             if count == gpus[0]:
@@ -295,12 +300,14 @@ def main() -> None:
     planning.add_argument("plans", nargs="*", default=list(PAPER))
     planning.add_argument("--blocks", type=Path, default=MEASURED)
     planning.add_argument("--trials", type=int, default=100)
+    planning.add_argument("--coarse", action="store_true", help="with the coarse grids of the plans")
     planning.add_argument("--gpus", type=int, nargs="+", default=[1, 8, 64])
     chosen = parser.parse_args()
     if chosen.command == "extract":
         write(extract(chosen.stores), chosen.out)
         return
-    print("\n".join(table(chosen.plans, Times(read(chosen.blocks)), chosen.gpus, chosen.trials)))
+    plans = {name: PLANS[name] if chosen.coarse else paper_sized(PLANS[name]) for name in chosen.plans}
+    print("\n".join(table(plans, Times(read(chosen.blocks)), chosen.gpus, chosen.trials)))
 
 
 if __name__ == "__main__":

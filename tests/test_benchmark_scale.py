@@ -133,6 +133,11 @@ def test_the_simulation_agrees_with_the_wall_time_of_runs_on_one_gpu():
     assert scale.makespan(others, 1) == pytest.approx(549.2, rel=0.01)
 
 
+def test_a_coarse_grid_is_not_paper_sized():
+    grids = {part.strategies for part in scale.paper_sized(PLANS["resnet"] + PLANS["raw"])}
+    assert grids == {scale.MORE, ("paper",)}
+
+
 def test_blocks_of_a_plan_contain_every_trial_and_more_gpus_never_take_longer(times):
     parts = choose_parts("table2", parts=["convnet-8-1000", "convnet-4-100"])
     walls, work = [], []
@@ -145,5 +150,12 @@ def test_blocks_of_a_plan_contain_every_trial_and_more_gpus_never_take_longer(ti
     assert walls == sorted(walls, reverse=True)
     assert work == pytest.approx([work[0]] * 3, rel=0.05)  # cut otherwise, but the same trainings
     assert scale.jobs_of(PLANS["ablation"], times, 1, 100)[1] == scale.SHARED
-    lines = scale.table(["ablation"], times, [1, 2], 100)
+    lines = scale.table({"ablation": PLANS["ablation"]}, times, [1, 2], 100)
     assert [line.count("|") for line in lines] == [9] * 4
+
+
+@pytest.mark.slow
+def test_the_table_of_the_document_is_what_is_simulated(times):
+    plans = {name: scale.paper_sized(PLANS[name]) for name in scale.PAPER}
+    document = (PATH.parent.parent / "docs" / "scale.md").read_text()
+    assert "\n".join(scale.table(plans, times, [1, 8, 64], 100)) in document

@@ -19,8 +19,30 @@ PAGES = [page for page in sorted(SITE.rglob("*.html")) if "_static" not in page.
 LOOKED_AT = [
     *("index", "get_started", "guide", "budget", "audit", "evidence", "glossary", "design", "results/sticky_users"),
     *("auto_examples/index", "auto_examples/plot_lightgbm", "api/index"),
-    "api/generated/lowchurn.estimator.LowChurnClassifier",
+    *("api/generated/lowchurn.estimator.LowChurnClassifier", "auto_examples/plot_catboost", "py-modindex"),
+    *("huggingface", "mlflow", "changelog", "results/table1"),
 ]
+# Texts whose colour differs too little from what is behind them (WCAG: 4.5 to 1), without drawings.
+FAINT = r"""() => {
+  const parts = colour => colour.match(/[\d.]+/g).map(Number);
+  const light = colour => parts(colour).slice(0, 3).map(v => v / 255)
+    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, k) => sum + v * [0.2126, 0.7152, 0.0722][k], 0.05);
+  const behind = element => {
+    while (element.parentElement && (parts(getComputedStyle(element).backgroundColor)[3] ?? 1) < 0.9) {
+      element = element.parentElement;
+    }
+    return getComputedStyle(element).backgroundColor;
+  };
+  const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT), found = [];
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    if (!texts.currentNode.textContent.trim() || !element.offsetParent || element.closest("svg, script")) continue;
+    const both = [light(getComputedStyle(element).color), light(behind(element))].sort((a, b) => b - a);
+    if (both[0] / both[1] < 4.5) found.push(texts.currentNode.textContent.trim());
+  }
+  return found;
+}"""
 
 pytestmark = pytest.mark.site
 
@@ -118,6 +140,8 @@ def test_pages_fit_their_window(view, scheme, width):
         assert view.evaluate("document.documentElement.dataset.theme") == scheme
         wide = view.evaluate("document.scrollingElement.scrollWidth")
         assert wide <= width, f"{name} is {wide} wide"
+        assert not view.evaluate(FAINT), name
+        assert not view.evaluate("[...document.images].filter(i => i.offsetParent && !i.naturalWidth).map(i => i.src)")
     assert not view.wrong
     assert {url.split(":")[0] for url in view.asked} <= {"file", "data"}
 
