@@ -119,6 +119,32 @@ def test_every_format_gives_what_predict_returns(folder, week, tmp_path, score, 
     assert found.loc[changed, "margin"].min() > found.loc[~changed, "margin"].max()
 
 
+@pytest.mark.parametrize("kind", [".csv", ".parquet"])
+def test_columns_that_are_kept_are_audited(folder, tmp_path, score, kind):
+    """Labels and slices come along, categories as words; a kept column stays a feature where the model has it."""
+    rows = make_rows(300, 2)
+    rows = rows.assign(region=pd.Categorical(np.where(rows["age"] > 0, "north", "south")))
+    name = f"labelled{kind}"
+    write = rows.to_csv if kind == ".csv" else rows.to_parquet
+    write(tmp_path / name, index=False)
+    for model, out in (("prod.skops", "old"), ("sticky.skops", "new")):
+        result = score("--model", folder / model, "--data", name, "--keep", "y", "--keep", "region", "--keep", "age",
+                       "--out", f"{out}{kind}")  # fmt: skip
+        assert result.returncode == 0, result.stderr
+    found = read(tmp_path / f"new{kind}")
+    assert found.columns.tolist() == ["id", *COLUMNS, "y", "region", "age"]
+    assert found["y"].tolist() == rows["y"].tolist()
+    assert found["region"].tolist() == rows["region"].tolist()
+    check(found[["id", *COLUMNS]], lowchurn.load(folder / "sticky.skops"), rows)
+    judged = score(f"old{kind}", f"new{kind}", "--label", "y", "--by", "region", "--not-worse-than", "0.1",
+                   command="audit")  # fmt: skip
+    assert judged.returncode == 0, judged.stderr + judged.stdout
+    for wrong in ("id", "decision"):
+        refused = score("--model", folder / "prod.skops", "--data", name, "--keep", wrong, "--out", f"x{kind}")
+        assert refused.returncode == 2
+        assert "--keep must name other columns than those that are written anyway" in refused.stderr
+
+
 @pytest.mark.parametrize("data", ["rows.csv", "rows.parquet"])
 @pytest.mark.parametrize("size", [1, 7, 299, 300, 1000])
 def test_several_batches_equal_one(folder, tmp_path, monkeypatch, data, size):

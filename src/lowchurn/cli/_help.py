@@ -29,7 +29,7 @@ AUDIT = {
         tracking_uri registry_uri dry_run""",
 }
 RETRAIN = {
-    "Data": "data target model base new held_out traffic previous id previous_decision weight drop all_columns",
+    "Data": "data target model base new held_out traffic previous id previous_decision weight drop keep all_columns",
     "Limits": "max_churn max_broken by confidence",
     "What is trained and served": """strategies estimator search select serve_base cross_fit compress seed jobs cluster
         address""",

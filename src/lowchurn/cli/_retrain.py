@@ -231,6 +231,9 @@ def score(
     id: Annotated[str, Option(help="Column of the ids, in --data and in --previous.")] = "id",
     previous_decision: Annotated[str, Option(help="Column of the decisions in --previous.")] = "decision",
     drop: Annotated[list[str] | None, Option(help="Column to leave out. May be repeated.")] = None,
+    keep: Annotated[
+        list[str] | None, Option(help="Column to write beside the decisions, such as the labels. May be repeated.")
+    ] = None,
     classes: Annotated[
         list[str] | None,
         Option(
@@ -243,12 +246,12 @@ def score(
     """Decide the rows of a file, and keep the decisions of last time where the model is sticky.
 
     Rows are read and written in batches, so that memory does not grow with their number. Previous decisions are joined
-    by id. The columns that are written are the id, decision, probability, changed and margin.
+    by id. The columns that are written are the id, decision, probability, changed, margin and those to keep.
     """
     from lowchurn.retrain import Previous, score_file
 
     before = None if previous is None else Previous(previous, previous_decision)
-    made = score_file(model, data, out, before, id, drop or (), trust or (), classes)
+    made = score_file(model, data, out, before, id, drop or (), trust or (), classes, keep or ())
     print_line(f"{out}: {_counted(made)}", console_beside([out]))
 
 

@@ -65,19 +65,23 @@ def score_file(
     drop: Sequence[str] = (),
     trusted: Sequence[str] = (),
     classes: Sequence[str] | None = None,
+    keep: Sequence[str] = (),
 ) -> Scored:
-    """Decide the rows of a file and write id, decision, probability, changed and margin; see docs/commands.md."""
+    """Decide the rows of a file and write id, decision, probability, changed, margin and what to keep of the rows."""
     check_outputs(
         WHO, {"out=": out}, {"model=": model, "data=": data, "previous=": None if previous is None else previous.path}
     )
     as_csv = _writes_csv(out)
     if key in OUTPUTS:
         raise ValueError(f"{WHO}: id must be another column than those that are written, got {key!r}. Rename it.")
+    keep = list(dict.fromkeys(keep))
+    if wrong := [name for name in keep if name in (key, *OUTPUTS)]:
+        raise ValueError(f"{WHO}: keep must name other columns than those that are written anyway, got {wrong[0]!r}.")
     judge = Judge.of_file(Path(model), trusted, classes)
     rows = open_rows(data, Words(WHO, "the model"))
-    rows.check_known([key, *drop])
+    rows.check_known([key, *drop, *keep])
     own = feature_names(judge.model, rows.names) or ()
-    taken = {*drop} if key in own else {key, *drop}
+    taken = {*drop, *({key, *keep} - {*own})}  # the id, or what is kept, may be a feature as well
     features = choose_features(judge.model, rows.names, taken, rows.index, words=rows.words).features
     with scratch_folder() as folder, Ids(folder / "ids") as ids:
         kinds = _look_through(rows, features, text_columns(judge.model), key, ids)
@@ -85,12 +89,13 @@ def score_file(
             judge.find_classes(next(batches(rows, features, BATCH_ROWS)).features(features, kinds=kinds))
         labels = None if previous is None else _read_previous(previous, key, judge.classes, ids)
         found = ids.joined()
-        with drafted(out) as draft, _writer(draft, _schema(rows, key, judge.classes), as_csv) as write:
+        with drafted(out) as draft, _writer(draft, _schema(rows, key, judge.classes, keep), as_csv) as write:
             total = np.zeros(4, dtype=np.int64)
-            for batch in batches(rows, list(dict.fromkeys([key, *features])), BATCH_ROWS):
+            for batch in batches(rows, list(dict.fromkeys([key, *keep, *features])), BATCH_ROWS):
                 before = None if labels is None else labels[found.numbers(id_texts(batch, key), UNKNOWN)]
                 answers = judge.answers(batch.features(features, kinds=kinds), before)
-                write(_decided(batch.table[key], answers, judge.classes))
+                kept = [_plain(batch.table[name]) for name in keep]
+                write([*_decided(batch.table[key], answers, judge.classes), *kept])
                 total += _counts(answers, before)
     counted = Scored(*map(int, total))
     return counted if previous is not None else Scored(counted.rows, counted.compared, counted.changed, None)
@@ -225,7 +230,7 @@ def _decided(key: pa.ChunkedArray, answers: Answers, classes: np.ndarray) -> lis
 
     unknown, decided = ~answers.known, answers.decided
     return [
-        key.cast(_type_of_ids(key.type)),
+        _plain(key),
         pa.array(classes.tolist()).take(pa.array(decided)),
         pa.array(answers.proba[np.arange(len(decided)), decided].astype(np.float64)),
         pa.array(decided != answers.kept, mask=unknown),
@@ -233,15 +238,20 @@ def _decided(key: pa.ChunkedArray, answers: Answers, classes: np.ndarray) -> lis
     ]
 
 
-def _type_of_ids(kind: pa.DataType) -> pa.DataType:
+def _type_of_values(kind: pa.DataType) -> pa.DataType:
     return getattr(kind, "value_type", kind)  # of text that is written as categories
 
 
-def _schema(rows: Table, key: str, classes: np.ndarray) -> pa.Schema:
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(_type_of_values(column.type))
+
+
+def _schema(rows: Table, key: str, classes: np.ndarray, keep: Sequence[str]) -> pa.Schema:
     import pyarrow as pa
 
     kinds = (pa.array(classes.tolist()).type, pa.float64(), pa.bool_(), pa.float64())
-    return pa.schema([(key, _type_of_ids(rows.table.schema.field(key).type)), *zip(OUTPUTS, kinds, strict=True)])
+    first, *kept = ((name, _type_of_values(rows.table.schema.field(name).type)) for name in (key, *keep))
+    return pa.schema([first, *zip(OUTPUTS, kinds, strict=True), *kept])
 
 
 def _writes_csv(out: PathLike) -> bool:
