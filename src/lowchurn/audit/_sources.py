@@ -119,6 +119,7 @@ class Engine:
             options["threads"] = int(settings.threads)
         try:
             self.backend = DUCKDB.connect(os.path.join(place, "audit.duckdb"), **options)
+            self.backend.con.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file is deleted at the end
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
             if isinstance(error, duckdb.Error | ValueError):
