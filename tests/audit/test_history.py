@@ -445,3 +445,10 @@ def test_the_same_expression_compiles_for_both_engines(dialect, name, monkeypatc
     if ibis.options.pyspark is None:  # known only once a Spark is connected
         monkeypatch.setattr(ibis.options, "pyspark", SparkOptions())
     assert "SELECT" in str(ibis.to_sql(chained()[name], dialect=dialect))
+
+
+def test_rows_whose_id_comes_once_are_found_in_two_ways():
+    """By groups, and by a window in databases that have no first value of a group."""
+    rows = ibis.memtable(pd.DataFrame({"k0": [1, 2, 2, None, 3, None], "d": list("abcdef")}))
+    found = [ibis.duckdb.connect().execute(expressions.once_each(rows, quick)) for quick in (True, False)]
+    assert [sorted(zip(table.k0, table.d, strict=True)) for table in found] == [[(1, "a"), (3, "e")]] * 2

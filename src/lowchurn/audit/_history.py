@@ -221,7 +221,8 @@ def _join(engine: Engine, opened: Mapping[str, Opened], columns: Columns, strict
     for side, size in sizes.items():
         if size == 0:
             raise ValueError(f"audit: the {side} table must have at least one row, got none.")
-    parts = [expressions.numbered(expressions.once_each(rows), i) for i, rows in enumerate(sides.values())]
+    once = [expressions.once_each(rows, engine.quick) for rows in sides.values()]
+    parts = [expressions.numbered(rows, i) for i, rows in enumerate(once)]
     size = expressions.BATCH
     if len(parts) > size:
         parts = [engine.keep(expressions.join(parts[i : i + size])) for i in range(0, len(parts), size)]
@@ -320,7 +321,7 @@ def _count(engine: Engine, joined: _Joined, columns: Columns, settings: Settings
     ]
     cuts, notes = [one for one, _ in cut], [note for _, some in cut for note in some]
     design = design_of(columns, found.get("g", 0), settings.confidence, notes)
-    unit = {"unit": counts.unit_of(rows, columns, design.groups, engine.hashes)} if columns.group else {}
+    unit = {"unit": counts.unit_of(rows, columns, design.groups, engine.quick)} if columns.group else {}
     counter = Counter(engine, rows, unit, size)
     whole = counter.whole()
     changes = {(i, j): _change(design, whole.pair(None, i, j)) for i, j in combinations(range(size), 2)}

@@ -138,7 +138,7 @@ def _count_if(condition: dt.boolean) -> dt.int64:
 def quick_hash(value) -> dt.int64:  # type: ignore[no-untyped-def]  # of any type
     """The hash of DuckDB (never negative) or Spark: several times faster than Ibis' own, which makes it one type.
 
-    See :attr:`lowchurn.audit._sources.Engine.hashes` for databases that have no such function.
+    See :attr:`lowchurn.audit._sources.Engine.quick` for databases that have no such function.
     """
 
 

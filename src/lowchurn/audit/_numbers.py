@@ -50,7 +50,7 @@ def count_numbers(
     rows = counts.measured(pairs, columns.numbers)
     found = engine.fetch_row(counts.ranges(rows))
     scales = {name: _scale(found, name) for name in counts.variables(rows)}
-    unit = unit_of(pairs, columns, design.groups, engine.hashes) if columns.group is not None else None
+    unit = unit_of(pairs, columns, design.groups, engine.quick) if columns.group is not None else None
     by: dict[str, Column] = {} if unit is None else {"unit": unit}
     whole = engine.fetch(counts.sums(rows, scales, by))
     by_cut = [engine.fetch(counts.sums(rows, scales, {**counts.slice_of(cut, rows), **by})) for cut in cuts]

@@ -159,7 +159,7 @@ class Sides:
             return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
         pairs = self.engine.share(self.pairs(soft=self.soft))
         units = groups if grouped else min(self.rows)
-        unit_of = partial(counts.unit_of, pairs, self.columns, units, self.engine.hashes)
+        unit_of = partial(counts.unit_of, pairs, self.columns, units, self.engine.quick)
         unit = unit_of() if grouped else None
         bag = unit_of(bags=counts.LOSS_BAGS) if self.soft else None
         cells = self.engine.keep(counts.cells(pairs, cuts, unit, bag), sum(self.rows))

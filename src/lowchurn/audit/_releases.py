@@ -15,14 +15,24 @@ from itertools import pairwise
 
 import ibis
 
-from lowchurn.audit._joins import Column, Table, as_number, count_if, folded, key_names, known_ids, without_repeats
+from lowchurn.audit._joins import Column, Table, as_number, count_if, folded, key_names, known_ids
 
 BATCH = 8  # releases that are joined at once; each needs a table of all ids in memory or on disk
 
 
-def once_each(rows: Table) -> Table:
-    """The rows of one (projected) release whose id is known and comes once."""
-    return without_repeats(known_ids(rows))
+def once_each(rows: Table, quick: bool = True) -> Table:
+    """The rows of one (projected) release whose id is known and comes once.
+
+    Neither form can be moved behind a join, where ids that repeat would multiply. ``quick``: the database has the first
+    value of a group; elsewhere a window counts.
+    """
+    keys, known = key_names(rows), known_ids(rows)
+    if quick:
+        kept = {name: known[name].arbitrary() for name in known.columns if name not in keys}
+        each = known.group_by(keys).aggregate(times=known.count(), **kept)
+    else:
+        each = known.mutate(times=known.count().over(group_by=keys))
+    return each.filter(each.times == 1).drop("times")
 
 
 def numbered(rows: Table, i: int) -> Table:

@@ -354,8 +354,8 @@ class Engine:
         return {name: values[0] for name, values in self.fetch(table).items()}
 
     @cached_property
-    def hashes(self) -> bool:
-        """Whether the database has the function of :func:`lowchurn.audit._joins.quick_hash`."""
+    def quick(self) -> bool:
+        """Whether the database has functions of DuckDB and Spark: ``hash``, and the first value of a group."""
         if self.own:
             return True
         try:
