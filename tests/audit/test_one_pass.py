@@ -376,3 +376,16 @@ def test_the_bar_is_for_long_runs_on_terminals_only(monkeypatch):
     with _printing.rows_bar() as show:
         show(1_000, 2_000)
     assert "1,000 of 2,000 rows" in written.getvalue()
+
+
+@pytest.mark.parametrize("share", [1.0, 0.05], ids=["a wrong key column", "a row in twenty without a real id"])
+def test_ids_that_repeat_in_both_tables_do_not_multiply(share):
+    """Their pairs would be billions; they are found in a sample before the join."""
+    rows = 300_000
+    ids = np.where(np.arange(rows) < share * rows, -1, np.arange(rows))
+    old, new = (pd.DataFrame({"id": ids, "prediction": (np.arange(rows) + i) % 2}) for i in range(2))
+    with pytest.raises(ValueError, match=rf"1 ids come more than once in the old table \({share * rows:,.0f} rows\)"):
+        lowchurn.audit.audit(old, new)
+    if share < 1:
+        found = lowchurn.audit.audit(old, new, on_mismatch="inner").rows
+        assert (found.paired, found.repeated_old, found.repeated_new) == (285_000, 15_000, 15_000)

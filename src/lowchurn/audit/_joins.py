@@ -234,6 +234,11 @@ def key_checks(rows: Table) -> Table:
     )
 
 
+def some_rows(rows: Table, share: float) -> Table:
+    """A random part of the rows; all of them where the share is 1."""
+    return rows if share >= 1 else rows.filter(ibis.random() < share)
+
+
 def repeated_ids(rows: Table) -> Table:
     """Ids that come more than once."""
     each = _times(rows)

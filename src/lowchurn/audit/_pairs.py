@@ -21,6 +21,7 @@ MOST_NUMBERS = 30  # distinct numbers that are slices of their own; more are cut
 BINS = 10
 EXAMPLES = 5
 FIRST_ROWS = 100_000
+FEW_ROWS = 5_000  # whatever their ids are, all their pairs are soon counted
 # What :func:`lowchurn.audit._joins.row_checks` counts, and the error; those of the first table are left out by
 # on_mismatch="inner", those of the last are about columns of probabilities.
 UNMATCHED = {
@@ -172,16 +173,14 @@ def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, stri
     check_exact(engine, tables, columns)
     sides = Sides(engine, columns, strict, tables, soft=columns.probabilistic)
     notes = _check_sides(sides)
+    if repeated := _looks_repeated(sides):
+        _leave_out_repeats(sides)
     counted = sides.count()
     if sides.soft and counted.checks["sound"] < counted.checks["judged"]:  # the first rows were not like all of them
         notes += _check_proba(sides)
         counted = sides.count()
-    if has_repeats(sides.found, counted.checks):
-        for side, rows in sides.tables.items():
-            sides.found[side] |= engine.fetch_row(joins.key_checks(rows))
-        if strict:
-            _refuse_repeats(sides)
-        sides.tables = {side: joins.without_repeats(rows) for side, rows in sides.tables.items()}
+    if not repeated and has_repeats(sides.found, counted.checks):
+        _leave_out_repeats(sides)
         counted = sides.count()
     _check_pairs(sides, counted)
     (n_old, n_new), paired, used = sides.rows, counted.checks["paired"], counted.checks["judged"]
@@ -195,8 +194,8 @@ def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, stri
         notes.append(f"{paired - used:,} rows of weight 0 are left out.")
     if used == 0:
         raise ValueError(f"audit: weight {columns.weight!r} is 0 in every row that both tables have.")
-    repeated = (int(sides.found[side].get("repeated_rows", 0)) for side in ("old", "new"))
-    rows = Rows(n_old, n_new, used, counted.checks.get("labelled", 0), *left, *repeated)
+    times = (int(sides.found[side].get("repeated_rows", 0)) for side in ("old", "new"))
+    rows = Rows(n_old, n_new, used, counted.checks.get("labelled", 0), *left, *times)
     return Joined(sides.judged_pairs(), counted, rows, sides.soft, [*notes, *counted.notes])
 
 
@@ -218,6 +217,30 @@ def _check_sides(sides: Sides) -> list[str]:
         # Where all rows have to be judged, the pass itself shows that their probabilities are sound.
         notes += _check_proba(sides, FIRST_ROWS if sides.strict and sides.columns.weight is None else None)
     return notes
+
+
+def _looks_repeated(sides: Sides) -> bool:
+    """Whether some of the rows have the same id: a wrong key column would make a pair of all of them with all others.
+
+    An id that comes ``n`` times in both tables makes ``n`` squared pairs. A random sample has those of a large ``n``;
+    the pass itself finds the others.
+    """
+    return min(sides.rows) > FEW_ROWS and all(
+        sides.engine.fetch_row(joins.key_checks(joins.some_rows(rows, FIRST_ROWS / sides.found[side]["rows"])))[
+            "repeated"
+        ]
+        for side, rows in sides.tables.items()
+    )
+
+
+def _leave_out_repeats(sides: Sides) -> None:
+    """Refuse ids that come more than once, or go on with the others."""
+    for side, rows in sides.tables.items():
+        sides.found[side] |= sides.engine.fetch_row(joins.key_checks(rows))
+    if sides.strict:
+        _refuse_repeats(sides)
+    # Stored, since a database may join before it leaves them out.
+    sides.tables = {side: sides.engine.keep(joins.without_repeats(rows)) for side, rows in sides.tables.items()}
 
 
 def _check_proba(sides: Sides, first: int | None = None) -> list[str]:
