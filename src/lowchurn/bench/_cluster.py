@@ -63,20 +63,19 @@ class OnRay:
 
     def _asked(self, device: str) -> Machine:
         """Ask every node that can run a block: the same versions, and how much memory is free."""
-        nodes = self._able()
-        if not nodes:
-            raise ValueError(
-                f"bench: no node of the cluster has {self.cpus:g} CPUs and {self.gpus:g} GPUs for a block; "
-                f"there are {self._in_words()}. Change cpus_per_block or gpus_per_block, or add a node."
-            )
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
         look = self.ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(_look)
-        found = [look.options(scheduling_strategy=On(node["NodeID"], soft=False)).remote(device) for node in nodes]
-        free = []
-        for node, reference in zip(nodes, found, strict=True):
+        asked = [
+            (node, look.options(scheduling_strategy=On(node["NodeID"], soft=False)).remote(device))
+            for node in self._able()
+        ]
+        nodes, free = [], []
+        for node, reference in asked:
             try:
                 machine, versions = self.ray.get(reference)
+            except self.ray.exceptions.TaskUnschedulableError:  # the node is gone, which Ray had not noticed yet
+                continue
             except self.ray.exceptions.RayError as error:
                 reason = one_line(str(error).strip().splitlines()[-1])
                 raise ValueError(
@@ -84,7 +83,13 @@ class OnRay:
                     'Python and `pip install "lowchurn[bench,ray]"` as this machine has.'
                 ) from None
             _check_same(node["NodeManagerHostname"], versions)
+            nodes.append(node)
             free.append(machine.free)
+        if not nodes:
+            raise ValueError(
+                f"bench: no node of the cluster has {self.cpus:g} CPUs and {self.gpus:g} GPUs for a block; "
+                f"there are {self._in_words()}. Change cpus_per_block or gpus_per_block, or add a node."
+            )
         share = int(1 / self.gpus) if self.gpus else max(self._slots(node) for node in nodes)
         least = min((size for size in free if size is not None), default=None)
         return Machine(device, least, share, sum(self._slots(node) for node in nodes))
