@@ -6,7 +6,12 @@ Tests write to folders of their own: the run fails where a library has left its 
 from importlib.util import find_spec
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# No test is about the time of one example, and a shared machine is slow at times.
+hypothesis.settings.register_profile("lowchurn", deadline=None)
+hypothesis.settings.load_profile("lowchurn")
 
 LEFT_BEHIND = ("mlflow.db", "mlruns", "mlartifacts", "catboost_info", "lightning_logs", "lowchurn-demo")
 BEFORE = pytest.StashKey[set[str]]()
