@@ -1,7 +1,7 @@
 """Time candidates trained on a Ray cluster of two nodes on this machine, and count the bytes that are sent to it.
 
 ``once`` is what lowchurn does: the rows are put into the object store and every task has a reference. ``each`` hands
-them to every task, as joblib's Ray backend does by itself. ``here`` trains one after the other without Ray.
+them to every task, as joblib does by itself. ``here`` trains one after the other without Ray.
 
     python benchmarks/ray_retrain.py --rows 1000000 --columns 50 --candidates 16
 """
@@ -68,7 +68,7 @@ def child(way, arguments):
 
     SerializationContext.serialize = counted
     if way == "each":
-        _ray.Sender.sent = lambda self, value: value
+        _ray.Calls.sent = lambda self, value: value
     try:
         with _ray.training_on("benchmark"):
             seconds, agreed = fit(*shape, -1)

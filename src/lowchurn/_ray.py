@@ -1,7 +1,7 @@
 """A Ray cluster to work on: connected to where it is used, with errors that say what is missing.
 
-Tasks of joblib run on it too: :func:`training_on` makes it joblib's backend, and a :class:`Sender` puts what many tasks
-need into the cluster's object store once.
+Calls that joblib would make are tasks on it: :func:`training_on` makes it the backend, and :class:`Calls` puts
+what many of them need into the cluster's object store once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ import joblib
 from lowchurn._extras import importing
 from lowchurn._terminal import one_line
 
+RETRIES = 3  # of a task whose worker or node was lost
 ANSWER = 5.0  # seconds that a cluster at an address may take to accept a connection
 TOKEN = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on the cluster"
 
@@ -99,17 +101,19 @@ class _Reference:
     place: Any
 
 
-class Sender:
-    """Sends the arguments of tasks: where joblib runs them on Ray, a large value that several need is sent once.
+class Calls:
+    """Calls of one function: by joblib, or as tasks of Ray where joblib's backend is Ray's.
 
-    Elsewhere a value is sent as it is: joblib's own workers share large arrays by files.
+    A task has a CPU to itself, runs on any node that has one free, and is tried again if its worker or node is lost.
+    (Ray's own backend hands each call to a random process, and its processes may all be on one node.) What several
+    calls need is sent to the cluster once. joblib's other workers share large arrays by files.
 
     Examples
     --------
-    >>> from lowchurn._ray import Sender, received
-    >>> rows = [1, 2, 3]
-    >>> received(Sender().sent(rows)) is rows
-    True
+    >>> from lowchurn._ray import Calls
+    >>> calls = Calls()
+    >>> calls.run(pow, [(calls.sent(2), 3), (calls.sent(2), 4)])
+    [8, 16]
     """
 
     def __init__(self) -> None:
@@ -118,7 +122,7 @@ class Sender:
         self._sent: dict[int, tuple[Any, _Reference]] = {}
 
     def sent(self, value: Any) -> Any:
-        """The value, or a reference to it; the same object has one reference."""
+        """The value, or a reference to it, for :func:`received`; the same object has one reference."""
         if value is None or not self._on_ray:
             return value
         if id(value) not in self._sent:
@@ -126,6 +130,46 @@ class Sender:
 
             self._sent[id(value)] = value, _Reference(ray.put(value))  # the value is kept, so that its id stays its own
         return self._sent[id(value)][1]
+
+    def run(
+        self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], n_jobs: int | None = None
+    ) -> list[Any]:
+        """What the function returns for each tuple of arguments, in their order.
+
+        A task that Ray lost for good, such as one whose process was killed for its memory, returns its exception.
+        """
+        if not self._on_ray or joblib.effective_n_jobs(n_jobs) == 1:
+            return list(joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(function)(*task) for task in tasks))
+        import ray
+
+        call = ray.remote(num_cpus=1, max_retries=RETRIES)(_in_threads)
+        most = len(tasks) if n_jobs == -1 else joblib.effective_n_jobs(n_jobs)  # -1: of nodes that come later, too
+        results: list[Any] = [None] * len(tasks)
+        waiting, running = deque(enumerate(tasks)), dict[Any, int]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < most:
+                    place, task = waiting.popleft()
+                    running[call.options(name=f"lowchurn {place + 1}/{len(tasks)}").remote(function, *task)] = place
+                (done, *_), _ = ray.wait(list(running), num_returns=1)
+                place = running.pop(done)
+                try:
+                    results[place] = ray.get(done)
+                except ray.exceptions.RayTaskError as error:  # a bug, as it would be here
+                    raise getattr(error, "cause", None) or error from None
+                except ray.exceptions.RayError as error:
+                    results[place] = error
+        finally:
+            for task_left in running:
+                with suppress(Exception):
+                    ray.cancel(task_left)
+        return results
+
+
+def _in_threads(function: Callable[..., Any], *arguments: Any) -> Any:
+    """In a task: an estimator that uses joblib itself starts threads there, and no processes."""
+    with joblib.parallel_config("threading"):
+        return function(*arguments)
 
 
 def received(value: Any) -> Any:

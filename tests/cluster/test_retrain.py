@@ -1,5 +1,10 @@
 """Candidates trained on a cluster of two nodes: the same models as here, and the rows are sent once."""
 
+import os
+import signal
+import time
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 from lowchurn import LowChurnClassifier, load
-from lowchurn._ray import Sender, connected, received, training_on
+from lowchurn._ray import Calls, connected, received, training_on
 from lowchurn.cli import main
 from lowchurn.learners import Job, learner_for
 from lowchurn.strategies import Distill, ServedMixture
@@ -18,14 +23,35 @@ pytestmark = pytest.mark.ray
 
 
 class Placed(DecisionTreeClassifier):
-    """A tree that knows the node on which it was trained."""
+    """A tree that waits in a folder until another node trains one as well."""
+
+    def __init__(self, meeting=None, max_depth=2):
+        super().__init__(max_depth=max_depth)
+        self.meeting = meeting
 
     def fit(self, X, y, sample_weight=None):
         import ray
 
         super().fit(X, y, sample_weight)
-        self.node_ = ray.get_runtime_context().get_node_id() if ray.is_initialized() else "here"
+        (Path(self.meeting) / ray.get_runtime_context().get_node_id()).touch()
+        give_up = time.monotonic() + 60
+        while len(os.listdir(self.meeting)) < 2 and time.monotonic() < give_up:
+            time.sleep(0.01)
         return self
+
+
+class Killed(DecisionTreeClassifier):
+    """A tree whose process dies in training, the first time or always."""
+
+    def __init__(self, mark=None, always=False):
+        super().__init__(max_depth=2)
+        self.mark, self.always = mark, always
+
+    def fit(self, X, y, sample_weight=None):
+        if self.always or not Path(self.mark).exists():
+            Path(self.mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().fit(X, y, sample_weight)
 
 
 def data(rows=3000):
@@ -84,28 +110,46 @@ def sent(cluster, monkeypatch):
     return sizes
 
 
-def test_jobs_are_trained_on_both_nodes_and_rows_are_sent_once(sent):
+def test_jobs_are_trained_on_both_nodes_and_rows_are_sent_once(sent, tmp_path):
     rows, many = 20_000, 8
     X, todo = np.random.default_rng(1).normal(size=(rows, 50)), jobs(rows, many)
-    learner = learner_for(Placed(max_depth=2), np.array([0, 1]))
+    learner = learner_for(Placed(str(tmp_path)), np.array([0, 1]))
     with training_on("retrain"):
         models = learner.fit_many(X, todo, None, n_jobs=2)
-    assert len({model.node_ for model in models}) == 2
+    assert [type(model) for model in models] == [type(models[0])] * many
+    assert len(os.listdir(tmp_path)) == 2  # both nodes trained at the same time
     shared, own = X.nbytes + todo[0].sample_weight.nbytes + todo[0].labels.nbytes, sum(j.targets.nbytes for j in todo)
     assert shared + own <= sum(sent) <= 1.05 * (shared + own)  # and not X for each of the jobs
     assert sum(size >= X.nbytes for size in sent) == 1
 
 
+@pytest.mark.parametrize("always", [False, True])
+def test_a_job_whose_process_is_killed_is_tried_again(cluster, tmp_path, always):
+    X, todo = np.random.default_rng(1).normal(size=(100, 3)), jobs(100, 2)
+    learner = learner_for(Killed(str(tmp_path / "mark"), always), np.array([0, 1]))
+    with training_on("retrain"):
+        models = learner.fit_many(X, todo, None, n_jobs=2)
+    assert all(isinstance(model, Exception) == always for model in models)  # given up, and the others go on
+
+
+def test_results_are_in_the_order_of_the_calls_and_errors_are_raised(cluster):
+    with training_on("retrain"):
+        assert Calls().run(pow, [(2, i) for i in range(7)], n_jobs=2) == [2**i for i in range(7)]
+        assert Calls().run(pow, [], n_jobs=2) == []
+        with pytest.raises(ZeroDivisionError):
+            Calls().run(pow, [(0, -1), (0, 1)], n_jobs=-1)
+
+
 def test_the_same_object_has_one_reference(cluster):
     X = np.arange(10.0)
     with training_on("retrain"):
-        sender = Sender()
-        assert sender.sent(X) is sender.sent(X)
-        assert sender.sent(X) is not sender.sent(X.copy())
-        assert sender.sent(None) is None
-        np.testing.assert_array_equal(received(sender.sent(X)), X)
+        calls = Calls()
+        assert calls.sent(X) is calls.sent(X)
+        assert calls.sent(X) is not calls.sent(X.copy())
+        assert calls.sent(None) is None
+        np.testing.assert_array_equal(received(calls.sent(X)), X)
     with connected("retrain"):  # joblib runs elsewhere
-        assert Sender().sent(X) is X
+        assert Calls().sent(X) is X
 
 
 def test_the_command_trains_on_the_cluster(cluster, tmp_path, monkeypatch, capsys):

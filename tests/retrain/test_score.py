@@ -2,10 +2,8 @@
 
 import re
 import shlex
-import sys
 import tracemalloc
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,73 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import skops.io
-from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.naive_bayes import GaussianNB
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import lowchurn
-from lowchurn import LowChurnClassifier, cli
+from lowchurn import LowChurnClassifier
 from lowchurn.retrain import Previous, _score, score_file
+from tests.retrain.conftest import FEATURES, make_rows
 
-FEATURES = ["age", "size", "shop", "flag"]
 COLUMNS = ["decision", "probability", "changed", "margin"]
-
-
-def make_rows(n, seed):
-    rng = np.random.default_rng(seed)
-    rows = pd.DataFrame({"age": rng.normal(size=n), "size": rng.integers(0, 9, n).astype(float)})
-    rows["shop"] = rng.choice(["007", "008", "9"], n)  # text that looks like numbers
-    rows["flag"] = rng.uniform(size=n) > 0.5
-    score = rows["age"] + 0.8 * (rows["shop"] == "007") + 0.1 * rows["size"] + rng.normal(size=n)
-    return rows.assign(y=np.select([score < 0, score < 1], ["low", "mid"], "top"), id=np.arange(n) + 1000 * seed)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A base, a sticky model with it and one without it, rows to score and last week's decisions in another order."""
-    folder = tmp_path_factory.mktemp("score")
-    data, week = make_rows(900, 1), make_rows(300, 2)
-    encode = make_column_transformer((OneHotEncoder(), ["shop"]), (StandardScaler(), ["age", "size", "flag"]))
-    base = make_pipeline(encode, LogisticRegression()).fit(data[FEATURES][:80], data["y"][:80])
-    (folder / "prod.skops").write_bytes(skops.io.dumps(base))
-    sticky = LowChurnClassifier(base=base, max_churn=0.05, strategies="sticky", random_state=0)
-    sticky.fit(data[FEATURES], data["y"], traffic=week[FEATURES]).save(folder / "sticky.skops", dial=True)
-    table = LowChurnClassifier(base, max_churn=0.1, strategies="sticky", random_state=0)
-    table.fit(data[FEATURES], data["y"], base_proba=base.predict(data[FEATURES])).save(folder / "without_base.skops")
-    week.drop(columns="y").to_parquet(folder / "rows.parquet", index=False)
-    week.drop(columns="y").to_csv(folder / "rows.csv", index=False)
-    last = week[["id"]].assign(decision=base.predict(week[FEATURES]))
-    last.sample(frac=1.0, random_state=0).to_parquet(folder / "last.parquet", index=False)
-    last.sample(frac=1.0, random_state=1).to_csv(folder / "last.csv", index=False)
-    data.to_parquet(folder / "data.parquet", index=False)
-    return folder
-
-
-@pytest.fixture
-def week(folder):
-    return pd.read_parquet(folder / "rows.parquet")
-
-
-class Result(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def score(monkeypatch, capsys, folder, tmp_path):
-    """The command, in a folder of its own."""
-
-    def call(*arguments, command="score"):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["lowchurn", command, *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        return Result(stopped.value.code or 0, *capsys.readouterr())
-
-    return call
 
 
 def read(path):
@@ -416,187 +356,6 @@ def test_no_previous_decisions_yet(folder, week, tmp_path, score):
                        "--out", "this.csv")  # fmt: skip
         assert result.returncode == 0, result.stderr
         assert "none compared with a decision before, 300 ids without a previous decision." in result.stdout
-
-
-# Files of other libraries
-
-
-@pytest.fixture(scope="module")
-def native(folder):
-    """Models of other libraries with their own predictions, by the name of their file."""
-    import catboost
-    import lightgbm
-    import xgboost
-    from skl2onnx import to_onnx
-
-    data = pd.read_parquet(folder / "data.parquet")
-    X, y = data[["age", "size"]], data["y"].to_numpy()
-    numbers = np.unique(y, return_inverse=True)[1]
-    made = {
-        "lgbm.txt": lightgbm.LGBMClassifier(n_estimators=8, verbose=-1).fit(X, numbers),
-        "xgb.json": xgboost.XGBClassifier(n_estimators=8).fit(X, numbers),
-        "xgb.ubj": xgboost.XGBClassifier(n_estimators=8).fit(X, numbers),
-        "cat.cbm": catboost.CatBoostClassifier(iterations=8, verbose=0, allow_writing_files=False).fit(X, y),
-    }
-    made["lgbm.txt"].booster_.save_model(folder / "lgbm.txt")
-    for name in list(made)[1:]:
-        made[name].save_model(folder / name)
-    linear = LogisticRegression().fit(X.to_numpy(), y)
-    for name, options in (("zipped.onnx", {}), ("plain.onnx", {"zipmap": False})):
-        raw = to_onnx(linear, X.to_numpy()[:1].astype(np.float32), options={id(linear): options})
-        (folder / name).write_bytes(raw.SerializeToString())
-        made[name] = linear
-    return made
-
-
-NATIVE = ["lgbm.txt", "xgb.json", "xgb.ubj", "cat.cbm", "zipped.onnx", "plain.onnx"]
-
-
-@pytest.mark.parametrize("name", NATIVE)
-@pytest.mark.parametrize("data", ["rows.csv", "rows.parquet"])
-def test_a_native_file_decides_plainly_and_changes_are_counted(folder, week, native, tmp_path, score, name, data):
-    classes = ["low", "mid", "top"]
-    rows = week[["age", "size"]]
-    more = ["--drop", "shop", "--drop", "flag"] if name.endswith("onnx") else []  # it has no names of columns
-    if name in ("lgbm.txt", "xgb.json", "xgb.ubj", "plain.onnx"):  # these files have no names of classes
-        more += [each for label in classes for each in ("--class", label)]
-    result = score("--model", folder / name, "--data", folder / data, "--previous", folder / "last.csv", "--out",
-                   "this.parquet", *more)  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    found, model = read(tmp_path / "this.parquet"), native[name]
-    rows = rows if hasattr(model, "feature_names_in_") or "cat" in name else rows.to_numpy()
-    proba = model.predict_proba(rows)
-    assert found["decision"].tolist() == [classes[k] for k in proba.argmax(axis=1)]
-    np.testing.assert_allclose(found["probability"], proba.max(axis=1), atol=1e-5)
-    last = pd.read_csv(folder / "last.csv").set_index("id")["decision"].loc[week["id"]].to_numpy()
-    changed = found["decision"].to_numpy() != last
-    assert found["changed"].tolist() == changed.tolist()
-    assert f"{changed.sum()} of 300 decisions changed" in result.stdout
-    assert (found["margin"][changed] > -1e-6).all()
-    assert (found["margin"][~changed] < 1e-6).all()
-
-
-def test_native_files_without_names_of_classes_have_numbers_or_ask_for_them(folder, native, tmp_path, score):
-    result = score("--model", folder / "lgbm.txt", "--data", folder / "rows.csv", "--out", "this.csv")
-    assert result.returncode == 0, result.stderr
-    assert set(read(tmp_path / "this.csv")["decision"]) <= {0, 1, 2}
-    drop = ["--drop", "shop", "--drop", "flag"]
-    result = score("--model", folder / "plain.onnx", "--data", folder / "rows.csv", "--out", "no.csv", *drop)
-    assert result.returncode == 2
-    assert "has no names of its classes. Give them with --class, in the order of its outputs." in result.stderr
-    assert not (tmp_path / "no.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "classes", "words"),
-    [
-        ("lgbm.txt", ["low", "mid"], "--class must name each of the 3 classes"),
-        ("cat.cbm", ["a", "b", "c"], "has the classes ['low', 'mid', 'top'], and classes are ['a', 'b', 'c']"),
-        ("prod.skops", ["a", "b", "c"], "['low', 'mid', 'top'], got --class a --class b --class c. Leave them out."),
-        ("plain.onnx", ["a", "b", "c"], "which is none of the classes ['a', 'b', 'c']. Give --class as it decides."),
-        ("plain.onnx", ["low", "low", "mid"], "must be different, got --class low --class low --class mid"),
-        ("plain.onnx", ["low", "mid"], "a probability for each of its 2 classes, got 3 columns"),
-        ("nowhere.onnx", None, "nowhere.onnx"),
-        ("nowhere.cbm", None, "nowhere.cbm"),
-        ("broken.onnx", None, "must be a readable ONNX file"),
-        ("broken.txt", None, "broken.txt"),
-        ("broken.ubj", None, "broken.ubj"),
-    ],
-)  # fmt: skip
-def test_bad_native_files_and_classes_are_one_line(folder, native, tmp_path, score, name, classes, words):
-    for ending in ("onnx", "txt", "ubj"):
-        (tmp_path / f"broken.{ending}").write_bytes(b"no model at all\n" * 9)
-    path = folder / name if name in {*native, "prod.skops"} else tmp_path / name
-    more = [each for label in classes or () for each in ("--class", label)]
-    more += ["--drop", "shop", "--drop", "flag"] if name.endswith("onnx") else []
-    result = score("--model", path, "--data", folder / "rows.csv", "--out", "this.csv", *more)
-    assert result.returncode == 2
-    assert words in result.stderr, result.stderr
-    assert result.stderr.count("\n") == 1
-    assert not (tmp_path / "this.csv").exists()
-
-
-# Traffic
-
-
-@pytest.mark.parametrize("traffic", ["rows.csv", "rows.parquet"])
-def test_churn_is_measured_on_traffic(folder, week, tmp_path, score, traffic):
-    result = score(
-        "--data", folder / "data.parquet", "--target", "y", "--drop", "id", "--base", folder / "prod.skops",
-        "--max-churn", "0.05", "--strategies", "sticky", "--traffic", folder / traffic, "--out", "next.skops",
-        "--report", "report.json", command="retrain",
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert "300 rows of traffic" in result.stdout
-    model, base = lowchurn.load(tmp_path / "next.skops"), lowchurn.load(folder / "prod.skops")
-    churn = (model.predict(week[FEATURES]) != base.predict(week[FEATURES])).mean()
-    assert model.selection_.churn == pytest.approx(churn)
-    assert f'"traffic": "{folder / traffic}"' in (tmp_path / "report.json").read_text()
-    half = week[:150].assign(other=1)
-    half.to_csv(tmp_path / "today.csv", index=False)
-    result = score("next.skops", "--max-churn", "0.1", "--traffic", "today.csv", "--out", "today.skops", command="dial")
-    assert result.returncode == 0, result.stderr
-    assert "150 rows of traffic" in result.stdout
-    today = lowchurn.load(tmp_path / "today.skops")
-    expected = model.dial(0.1, traffic=half[FEATURES])
-    np.testing.assert_array_equal(today.predict_proba(week[FEATURES]), expected.predict_proba(week[FEATURES]))
-
-
-@pytest.mark.parametrize(
-    ("command", "change", "words"),
-    [
-        (
-            "retrain",
-            {"--traffic": "lacks.csv"},
-            "the rows of --traffic lack 2 of 4 columns of the data: 'shop', 'flag'",
-        ),
-        ("retrain", {"--traffic": "nowhere.csv"}, "--traffic must be a file that is there"),
-        ("retrain", {"--out": "lacks.csv"}, "--out must not overwrite --traffic"),
-        (
-            "dial",
-            {"--traffic": "lacks.csv"},
-            "dial: the rows of --traffic lack 2 of 4 columns that the model was fitted",
-        ),
-        ("dial", {"--traffic": "empty.csv"}, "'empty.csv' has no rows"),
-        ("dial", {"--out": "lacks.csv"}, "--out must not overwrite --traffic"),
-    ],
-    ids=str,
-)
-def test_traffic_that_is_none(folder, week, tmp_path, score, command, change, words):
-    week[["id", "age", "size"]].to_csv(tmp_path / "lacks.csv", index=False)
-    week[:0].to_csv(tmp_path / "empty.csv", index=False)
-    options = {"--max-churn": "0.05", "--traffic": "lacks.csv", "--out": "next.skops", **change}
-    if command == "retrain":
-        options |= {"--data": folder / "data.parquet", "--target": "y", "--drop": "id", "--base": folder / "prod.skops"}
-    model = [folder / "sticky.skops"] if command == "dial" else []
-    result = score(*model, *[each for pair in options.items() for each in pair], command=command)
-    assert result.returncode == 2
-    assert words in result.stderr, result.stderr
-    assert not (tmp_path / "next.skops").exists()
-
-
-def test_one_model_takes_the_place_of_two(folder, week, tmp_path, score):
-    asked = ["--data", folder / "data.parquet", "--target", "y", "--drop", "id", "--base", folder / "prod.skops"]
-    asked += ["--max-churn", "0.1", "--strategies", "sticky", "--out", "next.skops"]
-    result = score(*asked, "--compress", command="retrain")
-    assert result.returncode == 0, result.stderr
-    model = lowchurn.load(tmp_path / "next.skops")
-    assert model.compress
-    assert (model.selection_.models == 1) == ("Compressed from 2 models" in result.stdout)
-    if model.selection_.models > 1:
-        assert "--compress: no compressed model keeps --max-churn 0.1" in result.stderr
-
-
-def test_digits_are_text_in_traffic_where_the_data_have_words(folder, tmp_path, score):
-    """Nothing in the base tells it: boosted trees of a first training take words as categories."""
-    data = make_rows(300, 1).assign(shop=lambda rows: rows["shop"].replace("9", "nine"))
-    data.drop(columns="id").to_csv(tmp_path / "data.csv", index=False)
-    data[data["shop"] != "nine"].drop(columns=["id", "y"]).to_csv(tmp_path / "recent.csv", index=False)
-    first = ["--data", "data.csv", "--target", "y", "--estimator", "logistic"]
-    assert score(*first, "--out", "first.skops", command="retrain").returncode == 0
-    result = score(*first, "--base", "first.skops", "--max-churn", "0.1", "--traffic", "recent.csv", "--out",
-                   "next.skops", command="retrain")  # fmt: skip
-    assert result.returncode == 0, result.stderr
 
 
 # The page

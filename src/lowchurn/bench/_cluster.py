@@ -13,6 +13,7 @@ import numpy as np
 
 from lowchurn import __version__
 from lowchurn._checks import check_choice, check_number
+from lowchurn._ray import RETRIES
 from lowchurn._terminal import one_line
 from lowchurn.bench._blocks import Batch, Block, How, Progress, Show
 from lowchurn.bench._loading import Data
@@ -20,7 +21,6 @@ from lowchurn.bench._protocol import Protocol
 from lowchurn.bench._room import Machine, Missing, machine_here
 from lowchurn.bench._segments import Row
 
-RETRIES = 3  # of a block whose worker or node was lost
 BEAT = 1.0  # seconds between two looks at the cluster
 AHEAD = 8  # blocks that wait on the cluster, so that no worker waits for this process
 
@@ -140,9 +140,7 @@ class OnRay:
             name=one.name,
         )(_work)
         how = replace(one.how, threads=one.how.threads or max(1, int(self.cpus)))
-        return task.remote(
-            library_versions(), store[id(one.data.X)], store[id(one.data)], one.protocol, one.wanted, how
-        )
+        return task.remote(versions_here(), store[id(one.data.X)], store[id(one.data)], one.protocol, one.wanted, how)
 
     def _received(self, task: Any, one: Block) -> list[Row] | None:
         """The rows of a block, or None where it only tells that it was started."""
@@ -178,7 +176,7 @@ def _without_rows(data: Data) -> Data:
     return replace(data, X=np.empty(0))
 
 
-def library_versions() -> dict[str, str]:
+def versions_here() -> dict[str, str]:
     """What the rows of a block depend on besides its device."""
     import torch
 
@@ -186,7 +184,7 @@ def library_versions() -> dict[str, str]:
 
 
 def _check_same(node: str, versions: dict[str, str]) -> None:
-    for library, here in library_versions().items():
+    for library, here in versions_here().items():
         if versions[library] != here:
             raise ValueError(
                 f"bench: node {node} has {library} {versions[library]}, but the command was given with {here}. "
@@ -196,7 +194,7 @@ def _check_same(node: str, versions: dict[str, str]) -> None:
 
 def _look(device: str) -> tuple[Machine, dict[str, str]]:
     """On a node: what a block finds there."""
-    return machine_here(device), library_versions()
+    return machine_here(device), versions_here()
 
 
 def _work(

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from lowchurn._checks import check_choice
 from lowchurn._exits import tell
 from lowchurn._ray import connected
 from lowchurn._terminal import printable
+from lowchurn.cli._cluster_options import AddressOption, ClusterOption, on_cluster
 from lowchurn.cli._help import BENCH, DONE, add_command
 from lowchurn.cli._printing import blocks_bar, print_line
 
@@ -90,10 +90,8 @@ def run_command(
     jobs: Annotated[int | None, Option(help="Blocks that are trained at a time.")] = None,
     block: Annotated[int | None, Option(help="Trials that are trained together; a kill loses at most these.")] = None,
     retry_failed: Annotated[bool, Option("--retry-failed", help="Train models again that failed.")] = False,
-    cluster: Annotated[str | None, Option(help="Cluster to run blocks on: ray. Default: this machine.")] = None,
-    address: Annotated[
-        str | None, Option(help="Address of the cluster's head. Default: RAY_ADDRESS, or that of this machine.")
-    ] = None,
+    cluster: ClusterOption = None,
+    address: AddressOption = None,
     gpus_per_block: Annotated[
         float | None, Option(help="GPUs of a block on the cluster, such as 1 or 0.125. Default: 1 if there are any.")
     ] = None,
@@ -140,14 +138,10 @@ def _cluster_options(
     cluster: str | None, address: str | None, gpus: float | None, cpus: float | None
 ) -> dict[str, Any] | None:
     """Where blocks are run and what each of them takes; None for this machine."""
-    given = {"address": address, "gpus-per-block": gpus, "cpus-per-block": cpus}
-    if cluster is None:
-        if wrong := [name for name, value in given.items() if value is not None]:
-            raise ValueError(f"bench run: --{wrong[0]} is for clusters. Add --cluster ray, or leave it out.")
+    if not on_cluster("bench run", cluster, address=address, gpus_per_block=gpus, cpus_per_block=cpus):
         return None
     from lowchurn.bench._cluster import check_resources
 
-    check_choice("bench run", "--cluster", cluster, ("ray",))
     cpus = 1.0 if cpus is None else cpus
     check_resources(gpus, cpus)
     return {"address": address, "gpus": gpus, "cpus": cpus}

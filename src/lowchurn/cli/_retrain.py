@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from lowchurn._checks import check_choice
 from lowchurn._display import share_text
 from lowchurn._exits import tell
+from lowchurn.cli._cluster_options import AddressOption, ClusterOption, on_cluster
 from lowchurn.cli._printing import console_beside, print_line, print_written
 
 if TYPE_CHECKING:
@@ -110,10 +110,8 @@ def retrain(
         int, Option(help="Seed of the rows held out and of the initial weights.", min=0, max=LARGEST_SEED)
     ] = 0,
     jobs: Annotated[int | None, Option(help="Candidates to train at a time; -1 for all cores. Default: one.")] = None,
-    cluster: Annotated[str | None, Option(help="Cluster to train candidates on: ray. Default: this machine.")] = None,
-    address: Annotated[
-        str | None, Option(help="Address of the cluster's head. Default: RAY_ADDRESS, or that of this machine.")
-    ] = None,
+    cluster: ClusterOption = None,
+    address: AddressOption = None,
 ) -> None:
     """Retrain a model from files within a churn budget.
 
@@ -158,13 +156,10 @@ def retrain(
 
 def _trained_on(cluster: str | None, address: str | None) -> AbstractContextManager[None]:
     """Where candidates are trained: in this process or its own ones, or on a cluster."""
-    if cluster is None:
-        if address is not None:
-            raise ValueError("retrain: --address is for clusters. Add --cluster ray, or leave it out.")
+    if not on_cluster("retrain", cluster, address=address):
         return nullcontext()
     from lowchurn._ray import training_on
 
-    check_choice("retrain", "--cluster", cluster, ("ray",))
     return training_on("retrain", address)
 
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-from joblib import Parallel, delayed
 from sklearn.base import clone
 
-from lowchurn._ray import Sender, received
+from lowchurn._ray import Calls, received
 from lowchurn._types import ArrayLike, Classifier, Model, Rows
 from lowchurn.metrics import decide
 from lowchurn.strategies import ColdStart, Strategy, member_seed, one_hot
@@ -156,13 +155,14 @@ class Learner(abc.ABC):
 
     def fit_many(self, X: Rows, jobs: Sequence[Job], base: Any = None, n_jobs: int | None = None) -> list[Any]:
         """Train all jobs; a job that fails returns its exception instead of a model, and the others go on."""
-        send = Sender().sent  # X, the base, labels and weights are the same for all of them
-        tasks = [(send(X), _with_arrays(job, send), send(base)) for job in jobs]
-        results = Parallel(n_jobs=n_jobs)(delayed(_attempt)(self, *task) for task in tasks)
-        for _, notes in results:  # a worker process has a copy of this learner
+        calls = Calls()
+        send = calls.sent  # X, the base, labels and weights are the same for all of them
+        tasks = [(self, send(X), _with_arrays(job, send), send(base)) for job in jobs]
+        tried = [(one, []) if isinstance(one, Exception) else one for one in calls.run(_attempt, tasks, n_jobs)]
+        for _, notes in tried:  # a worker process has a copy of this learner
             for sentence in notes:
                 self.note(sentence)
-        return [result for result, _ in results]
+        return [result for result, _ in tried]
 
     def cannot(self, strategy: Strategy, base: Any = None) -> str | None:
         """Return the reason why this learner cannot train a strategy; None where it can."""
