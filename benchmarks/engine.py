@@ -317,7 +317,7 @@ def digits(times=3, margin=2):
     grown = np.kron(images.reshape(-1, 8, 8) / 16, np.ones((times, times)))
     X = np.pad(grown, ((0, 0), (margin, margin), (margin, margin)))[..., None].astype("float32")
     order = np.random.default_rng(0).permutation(len(y))
-    return X, y, order[:500], order[500:600], order[600:]
+    return X, y, [(order[:500], order[500:600])], order[600:]
 
 
 def words(rows=1000, test=5000):
@@ -325,38 +325,40 @@ def words(rows=1000, test=5000):
     rng = np.random.default_rng(0)
     y = rng.integers(2, size=rows + HELD_OUT + test)
     places = np.arange(len(y))
-    return made_text(y, rng), y, places[:rows], places[rows : rows + HELD_OUT], places[rows + HELD_OUT :]
+    return made_text(y, rng), y, [(places[:rows], places[rows : rows + HELD_OUT])], places[rows + HELD_OUT :]
 
 
-def prepared(name, inputs, rows):
-    """A data set of a file made by ``lowchurn bench prepare``."""
+def prepared(name, inputs, rows, draws=1):
+    """A data set of a file made by ``lowchurn bench prepare``, with several draws of its rows."""
     from lowchurn.bench._loading import load
 
     data = load(name, inputs)
-    order = np.random.default_rng(0).permutation(data.train)
+    rng = np.random.default_rng(0)
+    orders = [rng.permutation(data.train) for _ in range(draws)]
     X = data.X.astype("float32") / 255 if data.X.dtype == np.uint8 else data.X
-    return X, data.y, order[:rows], order[rows : rows + HELD_OUT], data.test
+    return X, data.y, [(order[:rows], order[rows : rows + HELD_OUT]) for order in orders], data.test
 
 
-def study_precision(title, network, data, models):
-    """Train the same networks in float32 and in bfloat16, with early stopping as in the paper.
+def study_precision(title, network, data, models, **stop):
+    """Train the same networks in float32 and in bfloat16, with early stopping as in the paper or as ``stop`` says.
 
     The question is whether bfloat16 moves results by more than what does not matter does: another seed, or row weights
     that differ by a millionth.
     """
-    X, y, rows, held_out, test = data
+    X, y, splits, test = data
     onehot = np.eye(y.max() + 1)[y]
-    tasks = [Task(rows, onehot[rows], held_out, onehot[held_out], seed=k) for k in range(models)]
-    nudged = [Task(**vars(t) | {"weights": np.full(len(rows), 1 + 1e-6)}) for t in tasks]
+    drawn = [splits[k % len(splits)] for k in range(models)]
+    tasks = [Task(rows, onehot[rows], held_out, onehot[held_out], seed=k) for k, (rows, held_out) in enumerate(drawn)]
+    nudged = [Task(**vars(t) | {"weights": np.full(len(t.rows), 1 + 1e-6)}) for t in tasks]
     runs = {
         "float32": (tasks, "float32"),
         "float32, weights 1e-6 off": (nudged, "float32"),
         "bfloat16": (tasks, "bfloat16"),
     }
-    print(f"\n{title}, {models} models, {len(rows)} rows, {len(test)} test rows: float32 against bfloat16")
+    print(f"\n{title}, {models} models, {len(drawn[0][0])} rows, {len(test)} test rows: float32 against bfloat16")
     exact = None
     for name, (jobs, precision) in runs.items():
-        trained = train(network, X, jobs, device="cuda", precision=precision)
+        trained = train(network, X, jobs, device="cuda", precision=precision, **stop)
         now = trained.predict(X[test])
         exact = now if exact is None else exact
         right = (now == y[test]).mean(axis=1)
@@ -386,7 +388,9 @@ def study_precisions(kinds, inputs, models):
         small = resnet(50, shape=(16, 16, 1))
         study_precision("resnet-50 on scikit-learn's digits", small, digits(2, 0), min(models, 32))
         if "cifar10" in there:
-            study_precision("resnet-50 on CIFAR10", resnet(50), prepared("cifar10", inputs, 2000), min(models, 8))
+            few = min(models, 8)  # training is chaotic, so each has its own rows and the same number of epochs
+            images = prepared("cifar10", inputs, 2000, draws=few)
+            study_precision("resnet-50 on CIFAR10", resnet(50), images, few, epochs=8, patience=8)
 
 
 def main():

@@ -44,7 +44,7 @@ class Connected:
         except Exception as error:
             try:
                 known = self.backend.list_tables(database=place)
-            except Exception:
+            except Exception:  # no list of names to compare with; the first error says what is wrong
                 known = [table]
             if table not in known:
                 raise unknown_name("audit", f"{side} table", name, [".".join((*database, t)) for t in known]) from None

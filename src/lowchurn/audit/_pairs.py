@@ -225,12 +225,12 @@ def _looks_repeated(sides: Sides) -> bool:
     An id that comes ``n`` times in both tables makes ``n`` squared pairs. A random sample has those of a large ``n``;
     the pass itself finds the others.
     """
-    return min(sides.rows) > FEW_ROWS and all(
-        sides.engine.fetch_row(joins.key_checks(joins.some_rows(rows, FIRST_ROWS / sides.found[side]["rows"])))[
-            "repeated"
-        ]
-        for side, rows in sides.tables.items()
+    if min(sides.rows) <= FEW_ROWS:
+        return False
+    samples = (
+        joins.some_rows(rows, FIRST_ROWS / found) for rows, found in zip(sides.tables.values(), sides.rows, strict=True)
     )
+    return all(sides.engine.fetch_row(joins.key_checks(sample))["repeated"] for sample in samples)
 
 
 def _leave_out_repeats(sides: Sides) -> None:
