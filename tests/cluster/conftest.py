@@ -12,6 +12,7 @@ QUICK = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "2", "OMP_
 # A node that was killed is noticed in three seconds, one that is only slow gets nine.
 QUICK |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "3000"}
 QUICK |= {"RAY_health_check_failure_threshold": "3"}
+QUICK |= {"RAY_worker_niceness": "0"}  # as quick as what runs beside the tests
 
 
 @pytest.fixture(scope="session")
