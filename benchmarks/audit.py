@@ -4,8 +4,8 @@ The bare query (``duckdb``) is a full outer join of both files that counts decis
 row and joins every id as the audit does, and checks nothing. The ratio to it says what the audit adds.
 
 Each contender runs in a process of its own, so that its peak memory is its own; libraries are imported before the clock
-starts. With ``--rounds`` all of them run in turn several times, and the least of each counts, so that other work on the
-machine meets all of them. ``--memory`` caps what DuckDB may take; ``--cap`` kills a process whose resident memory goes
+starts. With ``--rounds`` all of them run in turn several times, so that other work on the machine meets all of them: the
+least seconds of each are shown, and the median over the rounds of the ratios within a round. ``--memory`` caps what DuckDB may take; ``--cap`` kills a process whose resident memory goes
 beyond so many GiB, as a small machine would.
 
     python benchmarks/audit.py --rows 10000000 --rounds 5
@@ -19,6 +19,7 @@ import json
 import math
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -200,14 +201,17 @@ def show(rows, found):
     """A table of all contenders, with ratios to the bare query where it ran."""
     print("| contender | seconds | times the bare query | CPU seconds | times | rows a second | peak memory, GiB |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    least = {name: {key: min(run[key] for run in runs) for key in ("seconds", "cpu")} for name, runs in found.items()}
-    bare = least.get("duckdb", {"seconds": math.nan, "cpu": math.nan})
-    for name, best in least.items():
-        seconds, cpu = best["seconds"], best["cpu"]
-        peak = max(run["peak_gib"] for run in found[name])
+    for name, runs in found.items():
+        seconds, cpu = (min(run[key] for run in runs) for key in ("seconds", "cpu"))
+        bare = found.get("duckdb", [{"seconds": math.nan, "cpu": math.nan}] * len(runs))
+        wall_ratio, cpu_ratio = (
+            statistics.median(run[key] / other[key] for run, other in zip(runs, bare, strict=True))
+            for key in ("seconds", "cpu")
+        )
+        peak = max(run["peak_gib"] for run in runs)
         print(
-            f"| {name} | {seconds:.2f} | {seconds / bare['seconds']:.2f} | {cpu:.2f} | {cpu / bare['cpu']:.2f} | "
-            f"{rows / seconds:,.0f} | {peak:.2f} |"
+            f"| {name} | {seconds:.2f} | {wall_ratio:.2f} | {cpu:.2f} | {cpu_ratio:.2f} | {rows / seconds:,.0f} | "
+            f"{peak:.2f} |"
         )
 
 

@@ -275,7 +275,9 @@ def test_one_query_reads_both_tables(monkeypatch, tmp_path):
     kept = []
     keep = lowchurn.audit._sources.Engine.keep
     monkeypatch.setattr(
-        lowchurn.audit._sources.Engine, "keep", lambda self, t, rows=0: kept.append(keep(self, t)) or kept[-1]
+        lowchurn.audit._sources.Engine,
+        "keep",
+        lambda self, t, *how, **few: kept.append(keep(self, t, *how, **few)) or kept[-1],
     )
     paths = tmp_path / "old.parquet", tmp_path / "new.parquet"
     audit = lowchurn.audit.audit(*paths, label="y", by="country")
@@ -298,7 +300,7 @@ def test_losses_are_added_up_without_a_hash_table(monkeypatch):
     """A bag and two bins are one key of 16 bits, which is a place in an array: half the time of a hash table."""
     plans = []
 
-    def keep(self, table, rows=0):
+    def keep(self, table, rows=0, few=False):
         found = self.backend.con.execute(f"EXPLAIN (FORMAT json) {self.backend.compile(table)}").fetchall()
         plans.extend(json.loads(found[0][1]))
         return kept(self, table, rows)

@@ -22,6 +22,7 @@ BINS = 10
 EXAMPLES = 5
 FIRST_ROWS = 100_000
 FEW_ROWS = 5_000  # whatever their ids are, all their pairs are soon counted
+MANY_ROWS = 50_000_000  # of both tables; what changed in fewer is kept in memory, 0.24 kB per row
 # What :func:`lowchurn.audit._joins.row_checks` counts, and the error; those of the first table are left out by
 # on_mismatch="inner", those of the last are about columns of probabilities.
 UNMATCHED = {
@@ -163,7 +164,7 @@ class Sides:
         unit_of = partial(counts.unit_of, pairs, self.columns, units, self.engine.quick)
         unit = unit_of() if grouped else None
         bag = unit_of(bags=counts.LOSS_BAGS) if self.soft else None
-        cells = self.engine.keep(counts.cells(pairs, cuts, unit, bag), sum(self.rows))
+        cells = self.engine.keep(counts.cells(pairs, cuts, unit, bag), sum(self.rows), few=sum(self.rows) < MANY_ROWS)
         checks = check_pairs(self.engine, cells, counts.pair_conditions(cells), counts.sound(cells))
         return Counted(cells, cuts, groups, notes, checks)
 

@@ -322,17 +322,18 @@ class Engine:
                 f"audit: {self.backend.name} could not read or compare the tables: {_first_line(error)}."
             ) from error
 
-    def keep(self, table: ibis.Table, rows: int = 0) -> ibis.Table:
+    def keep(self, table: ibis.Table, rows: int = 0, few: bool = False) -> ibis.Table:
         """Store an intermediate result: in our own file, or in the caller's engine as its cache.
 
-        ``rows`` are those of the tables that are read for it, whose progress is shown where somebody looks.
+        ``rows`` are those of the tables that are read for it, whose progress is shown where somebody looks. A result of
+        ``few`` rows is stored in memory, which spares compressing it.
         """
         if not self.own:
             return table.cache()
         if self.show is None or rows == 0:
-            return self.backend.create_table(_new_name(), table)
+            return self.backend.create_table(_new_name(), table, temp=few)
         with shown_progress(self.backend.con, self.backend.compile(table), rows, self.show):
-            return self.backend.create_table(_new_name(), table)
+            return self.backend.create_table(_new_name(), table, temp=few)
 
     def share(self, table: ibis.Table) -> ibis.Table:
         """A table that several parts of one query read; DuckDB makes its rows once for all of them by itself."""
