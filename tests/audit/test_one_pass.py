@@ -300,10 +300,10 @@ def test_losses_are_added_up_without_a_hash_table(monkeypatch):
     """A bag and two bins are one key of 16 bits, which is a place in an array: half the time of a hash table."""
     plans = []
 
-    def keep(self, table, rows=0, few=False):
+    def keep(self, table, *how, **few):
         found = self.backend.con.execute(f"EXPLAIN (FORMAT json) {self.backend.compile(table)}").fetchall()
         plans.extend(json.loads(found[0][1]))
-        return kept(self, table, rows)
+        return kept(self, table, *how, **few)
 
     kept = lowchurn.audit._sources.Engine.keep
     monkeypatch.setattr(lowchurn.audit._sources.Engine, "keep", keep)

@@ -88,6 +88,10 @@ class Joined:
     notes: list[str]
 
 
+class RepeatedIds(Exception):
+    """Ids that come more than once in both tables, so often that they cannot be joined."""
+
+
 @dataclass
 class Sides:
     """Both tables under names of our own, and what is known of them before they are joined."""
@@ -149,14 +153,15 @@ class Sides:
             notes += note
         return cuts, notes
 
-    def count(self) -> Counted:
-        """The one pass over both tables."""
+    def count(self, look: bool = False) -> Counted:
+        """The one pass over both tables; if it should ``look``, :class:`RepeatedIds` may be raised before it."""
         self.stored = None
         cuts, notes = self.cuts()
         grouped = self.columns.group is not None
         groups, _ = self.values("g", 0) if grouped else (0, "")
+        check = partial(_check_sample, self) if look else None
         if self.columns.numbers is not None:
-            self.stored = self.engine.keep(self.pairs(), sum(self.rows))
+            self.stored = self.engine.keep(self.pairs(), sum(self.rows), check=check)
             cells = parts.every_row(self.stored)
             return Counted(cells, cuts, groups, notes, check_pairs(self.engine, cells, counts.pair_conditions(cells)))
         pairs = self.engine.share(self.pairs(soft=self.soft))
@@ -164,7 +169,8 @@ class Sides:
         unit_of = partial(counts.unit_of, pairs, self.columns, units, self.engine.quick)
         unit = unit_of() if grouped else None
         bag = unit_of(bags=counts.LOSS_BAGS) if self.soft else None
-        cells = self.engine.keep(counts.cells(pairs, cuts, unit, bag), sum(self.rows), few=sum(self.rows) < MANY_ROWS)
+        rows = sum(self.rows)
+        cells = self.engine.keep(counts.cells(pairs, cuts, unit, bag), rows, few=rows < MANY_ROWS, check=check)
         checks = check_pairs(self.engine, cells, counts.pair_conditions(cells), counts.sound(cells))
         return Counted(cells, cuts, groups, notes, checks)
 
@@ -174,9 +180,13 @@ def join_tables(engine: Engine, tables: dict[str, Table], columns: Columns, stri
     check_exact(engine, tables, columns)
     sides = Sides(engine, columns, strict, tables, soft=columns.probabilistic)
     notes = _check_sides(sides)
-    if repeated := _looks_repeated(sides):
+    repeated = False
+    try:
+        counted = sides.count(look=True)
+    except RepeatedIds:
+        repeated = True
         _leave_out_repeats(sides)
-    counted = sides.count()
+        counted = sides.count()
     if sides.soft and counted.checks["sound"] < counted.checks["judged"]:  # the first rows were not like all of them
         notes += _check_proba(sides)
         counted = sides.count()
@@ -220,18 +230,19 @@ def _check_sides(sides: Sides) -> list[str]:
     return notes
 
 
-def _looks_repeated(sides: Sides) -> bool:
-    """Whether some of the rows have the same id: a wrong key column would make a pair of all of them with all others.
+def _check_sample(sides: Sides) -> None:
+    """Raise where some of the rows have the same id: a wrong key column makes a pair of all of them with all others.
 
     An id that comes ``n`` times in both tables makes ``n`` squared pairs. A random sample has those of a large ``n``;
     the pass itself finds the others.
     """
     if min(sides.rows) <= FEW_ROWS:
-        return False
+        return
     samples = (
         joins.some_rows(rows, FIRST_ROWS / found) for rows, found in zip(sides.tables.values(), sides.rows, strict=True)
     )
-    return all(sides.engine.fetch_row(joins.key_checks(sample))["repeated"] for sample in samples)
+    if all(sides.engine.fetch_row(joins.key_checks(sample))["repeated"] for sample in samples):
+        raise RepeatedIds
 
 
 def _leave_out_repeats(sides: Sides) -> None:

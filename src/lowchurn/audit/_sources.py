@@ -11,8 +11,9 @@ import re
 import shutil
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -322,18 +323,39 @@ class Engine:
                 f"audit: {self.backend.name} could not read or compare the tables: {_first_line(error)}."
             ) from error
 
-    def keep(self, table: ibis.Table, rows: int = 0, few: bool = False) -> ibis.Table:
+    def keep(
+        self, table: ibis.Table, rows: int = 0, few: bool = False, check: Callable[[], None] | None = None
+    ) -> ibis.Table:
         """Store an intermediate result: in our own file, or in the caller's engine as its cache.
 
-        ``rows`` are those of the tables that are read for it, whose progress is shown where somebody looks. A result of
-        ``few`` rows is stored in memory, which spares compressing it.
+        Parameters
+        ----------
+        table : Table
+            The expression of what is stored.
+        rows : int
+            The rows of the tables that are read for it, whose progress is shown where somebody looks.
+        few : bool
+            Whether few rows are stored: they stay in memory, which spares compressing them.
+        check : callable, optional
+            Asks the database whether the result can be made, and raises otherwise. Our own one answers while the query
+            is compiled.
         """
         if not self.own:
+            if check is not None:
+                check()
             return table.cache()
-        if self.show is None or rows == 0:
-            return self.backend.create_table(_new_name(), table, temp=few)
-        with shown_progress(self.backend.con, self.backend.compile(table), rows, self.show):
-            return self.backend.create_table(_new_name(), table, temp=few)
+        with ThreadPoolExecutor(1) as beside:
+            checked = None if check is None else beside.submit(check)
+            query, name = self.backend.compile(table), _new_name()
+        if checked is not None:
+            checked.result()
+        with (
+            nullcontext()
+            if self.show is None or rows == 0
+            else shown_progress(self.backend.con, query, rows, self.show)
+        ):
+            self.backend.con.execute(f'CREATE {"TEMP" if few else ""} TABLE "{name}" AS {query}')
+        return self.backend.table(name)
 
     def share(self, table: ibis.Table) -> ibis.Table:
         """A table that several parts of one query read; DuckDB makes its rows once for all of them by itself."""
