@@ -116,6 +116,11 @@ class Sides:
         """How many rows the old and the new table have."""
         return self.found["old"]["rows"], self.found["new"]["rows"]
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether rows may be left out of what is judged, which only the joined rows tell."""
+        return not self.strict or self.columns.weight is not None
+
     def pairs(self, how: str = "outer", soft: bool = False) -> Table:
         tables = self.tables
         if soft:
@@ -138,7 +143,7 @@ class Sides:
         """How many values a column has, those of judged rows if they are more than ``most``; and the side it is of."""
         side = "new" if column in self.tables["new"].columns else "old"
         found = values(self.engine, self.tables[side], column)
-        if found > most and not (self.strict and self.columns.weight is None):  # some rows may be left out
+        if found > most and self.leaves_out:
             found = values(self.engine, self.judged_rows(side), column)
         return found, side
 
@@ -156,10 +161,13 @@ class Sides:
     def count(self, look: bool = False) -> Counted:
         """The one pass over both tables; if it should ``look``, :class:`RepeatedIds` may be raised before it."""
         self.stored = None
+        early = self.leaves_out or not self.engine.own  # something else joins the tables before the pass
+        if look and early:
+            _check_sample(self)
+        check = partial(_check_sample, self) if look and not early else None
         cuts, notes = self.cuts()
         grouped = self.columns.group is not None
         groups, _ = self.values("g", 0) if grouped else (0, "")
-        check = partial(_check_sample, self) if look else None
         if self.columns.numbers is not None:
             self.stored = self.engine.keep(self.pairs(), sum(self.rows), check=check)
             cells = parts.every_row(self.stored)

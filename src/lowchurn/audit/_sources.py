@@ -337,23 +337,17 @@ class Engine:
         few : bool
             Whether few rows are stored: they stay in memory, which spares compressing them.
         check : callable, optional
-            Asks the database whether the result can be made, and raises otherwise. Our own one answers while the query
-            is compiled.
+            Asks our own database whether the result can be made, while the query is compiled, and raises otherwise.
         """
         if not self.own:
-            if check is not None:
-                check()
             return table.cache()
         with ThreadPoolExecutor(1) as beside:
             checked = None if check is None else beside.submit(check)
             query, name = self.backend.compile(table), _new_name()
         if checked is not None:
             checked.result()
-        with (
-            nullcontext()
-            if self.show is None or rows == 0
-            else shown_progress(self.backend.con, query, rows, self.show)
-        ):
+        show = self.show if rows else None
+        with nullcontext() if show is None else shown_progress(self.backend.con, query, rows, show):
             self.backend.con.execute(f'CREATE {"TEMP" if few else ""} TABLE "{name}" AS {query}')
         return self.backend.table(name)
 
