@@ -4,7 +4,7 @@ The bare query (``duckdb``) is a full outer join of both files that counts decis
 row and joins every id as the audit does, and checks nothing. The ratio to it says what the audit adds.
 
 Each contender runs in a process of its own, so that its peak memory is its own; libraries are imported before the clock
-starts. With ``--rounds`` all of them run in turn several times, so that other work on the machine meets all of them. The
+starts. With ``--rounds`` all of them run in turn several times, and other work meets all of them. The
 least seconds of each are shown, and the median over the rounds of the ratios within a round. ``--memory`` caps what
 DuckDB may take; ``--cap`` kills a process whose resident memory goes beyond so many GiB, as a small machine would.
 
