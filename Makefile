@@ -64,7 +64,7 @@ docs: $(VENV)/.docs
 	@echo "open site/index.html"
 
 test-stress: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m stress tests
+	$(BIN)/python -m pytest --hypothesis-profile=drawn -n 2 -m stress tests
 
 $(VENV)/.spark: $(VENV)/.dev
 	$(PIP) -e ".[spark]"

@@ -1,6 +1,7 @@
 """Model files of the libraries: the probabilities of the model that wrote them, and one clear line for damaged ones."""
 
 import contextlib
+import json
 import random
 
 import numpy as np
@@ -239,7 +240,13 @@ def test_trees_that_are_no_trees(files):
         (b'"left_children":[1', b'"left_children":[999', "children that are not there"),
         (b'"num_feature":"3"', b'"num_feature":"0"', "a tree is damaged|feature that is not there"),
         (b'"tree_info":[0', b'"tree_info":[8', "belongs to a class that is not there"),
+        (b'"id":1,', b'"id":2,', "a tree is not where it should be"),  # XGBoost would end the process
     ):
         assert old in data
         with pytest.raises(ValueError, match=words):
             check_xgboost(data.replace(old, new))
+    model = json.loads(files["xgboost categories.json"][0].read_bytes())
+    tree = model["learner"]["gradient_booster"]["model"]["trees"][0]
+    tree["split_type"][tree["left_children"].index(-1)] = 1  # a leaf that asks for a category
+    with pytest.raises(ValueError, match="a node is of an unknown kind"):
+        check_xgboost(json.dumps(model).encode())

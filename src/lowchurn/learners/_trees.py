@@ -183,8 +183,9 @@ def check_xgboost(data: bytes) -> None:
     require(inside(groups, max(classes, 1)), "a tree belongs to a class that is not there")
     rounds = _array(model, "iteration_indptr", int) if "iteration_indptr" in model else np.array([0, len(trees)])
     require(segments(rounds, len(rounds) - 1, len(trees)), "the rounds are damaged")
+    places = {_at(tree, int, "id") for tree in trees}
+    require(places == {*range(len(trees))}, "a tree is not where it should be")
     for tree in trees:
-        require(isinstance(tree, Mapping), "a tree is damaged")
         outputs = _check_xgboost_tree(tree, features)
         require(outputs in (1, max(classes, 1)), "a tree has leaves for classes that are not there")
     if model.get("cats"):
@@ -212,7 +213,7 @@ def _check_xgboost_tree(tree: Mapping[str, Any], features: int) -> int:
     require(inside(split[inner], features), "a node asks for a feature that is not there")
     require((parents[children] == np.tile(inner, 2)).all(), "a node has no parent")
     require(parents[0] in (-1, 2**31 - 1), "the root has a parent")
-    require(np.isin(kinds, (0, 1)).all(), "a node is of an unknown kind")
+    require(np.isin(kinds, (0, 1)).all() and not kinds[leaf].any(), "a node is of an unknown kind")
     if outputs > 1 and "leaf_weights" in tree:  # since XGBoost 3.1; before, values were with the nodes
         count, rest = divmod(len(_array(tree, "leaf_weights", float)), outputs)
         require(rest == 0 and inside(right[leaf], count), "a tree has leaves without value")
