@@ -55,7 +55,7 @@ test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not stress and not gpu and not spark and not ray and not site"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not stress and not gpu and not spark and not ray and not site"
+	$(BIN)/python -m pytest --hypothesis-profile=drawn -n 2 -m "not stress and not gpu and not spark and not ray and not site"
 
 # Nothing is loaded from the network, and every warning is an error. Only pages that changed are built again.
 docs: $(VENV)/.docs
