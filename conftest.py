@@ -9,8 +9,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# No test is about the time of one example, and a shared machine is slow at times. Every run has the same examples; those
-# of `make test-slow` and `make test-stress` are drawn anew each time.
+# No test is about the time of one example, and a shared machine is slow at times. Every run has the same examples;
+# those of `make test-slow` and `make test-stress` are drawn anew each time.
 hypothesis.settings.register_profile("lowchurn", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("drawn", deadline=None)
 hypothesis.settings.load_profile("lowchurn")
