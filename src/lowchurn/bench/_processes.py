@@ -62,8 +62,7 @@ def _work(k: int, one: Block, threads: int) -> tuple[int, list[Row]]:
 
     how = replace(one.how, threads=one.how.threads or threads)
     if how.device.startswith("cuda") and how.memory_limit is not None:
-        index = torch.device(how.device).index
-        index = torch.cuda.current_device() if index is None else index
-        whole = torch.cuda.get_device_properties(index).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, CACHED * how.memory_limit / whole), index)
+        device = torch.device(how.device)
+        whole = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, CACHED * how.memory_limit / whole), device)
     return k, replace(one, how=how).rows()
