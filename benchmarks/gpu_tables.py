@@ -25,10 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from lowchurn._files import write_file
-from lowchurn.bench._blocks import How
 from lowchurn.bench._plans import PLANS, Part, choose_parts, works
-from lowchurn.bench._processes import Processes
-from lowchurn.bench._run import Run, code_version, run
+from lowchurn.bench._run import code_version, run
 from lowchurn.bench._store import Store, copy_rows, opened_store
 
 
@@ -40,7 +38,6 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=None, help="instead of the plan's")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--jobs", type=int, default=None)
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="share the GPU; parts are not timed")
     parser.add_argument("--block", type=int, default=None)
     parser.add_argument("--epochs", type=int, default=None, help="fewer, for a quick look")
     parser.add_argument("--start", default=None, help="warm, cold or both, instead of the plan's")
@@ -82,20 +79,6 @@ def run_parts(store: Store, parts: list[Part], chosen: argparse.Namespace, took:
         save(store, chosen, took, counts)  # block by block: the machine's time may end at any moment
 
     options = {"device": chosen.device, "jobs": chosen.jobs, "block": chosen.block, "retry_failed": chosen.retry_failed}
-    if chosen.processes > 1:
-        began = time.perf_counter()
-        asked = (
-            (datasets, [protocol], part.settings, part.trials)
-            for part, protocol, datasets in works(parts, chosen.inputs, tell)
-        )
-        how = How(chosen.device)
-        wanted = Run(store, Processes(chosen.processes), None, how, None, chosen.block, chosen.retry_failed)
-        try:
-            counts["all"] = wanted.do(asked, tell)
-        finally:
-            took["all"] = time.perf_counter() - began
-            tell(f"{chosen.plan}: {took['all']:.1f} s {counts}")
-        return
     try:
         for part, protocol, datasets in works(parts, chosen.inputs, tell):
             began = time.perf_counter()
