@@ -1,6 +1,7 @@
 """The pages of long tables in docs/results, from a store made by hand."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -9,20 +10,32 @@ import pytest
 pytest.importorskip("vl_convert")
 
 from lowchurn.bench import _plans
+from lowchurn.bench._past_paper import by_network, dial_table, dial_variants
 from lowchurn.bench._report import all_tables, make_figures
+from lowchurn.bench._store import Store
+from lowchurn.bench._tables import of_variant
 from tests.bench.test_tables import BASE, parameters
 
-PATH = Path(_plans.__file__).parents[3] / "benchmarks" / "result_pages.py"
+ROOT = Path(_plans.__file__).parents[3]
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[name]
 
 
 @pytest.fixture(scope="module")
 def result_pages():
-    spec = importlib.util.spec_from_file_location("result_pages", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["result_pages"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["result_pages"]
+    yield from script("result_pages")
+
+
+@pytest.fixture(scope="module")
+def keep_rows():
+    yield from script("keep_rows")
 
 
 def rows_of(dataset, network, **more):
@@ -66,3 +79,35 @@ def test_a_page_for_each_experiment_that_was_run(result_pages):
     named = {table.name for _, table in tables}
     assert {"dial-convnet-4-ratio", "dial-convnet-4-100-ratio"} <= named
     assert files["images_past_paper.md"].count("rows can be compared") >= 2
+
+
+def test_rows_that_are_kept_make_the_same_tables(keep_rows, tmp_path):
+    rows = [*rows_of("kmnist", "convnet-4"), *rows_of("imdb", "transformer-1", validation_loss=0.5)]
+    Store(tmp_path / "made").append(rows)
+    kept = Store(tmp_path / "kept")
+    assert keep_rows.keep(tmp_path / "made", kept) == len(rows)
+    assert keep_rows.keep(tmp_path / "made", kept) == 0
+    assert all(row["validation_loss"] is None and row["seconds"] is None for row in kept.rows())
+    assert _in_words(all_tables(kept.rows())) == _in_words(all_tables(rows))
+
+
+def _in_words(tables):
+    return [table.markdown() for _, table in tables]
+
+
+def test_the_published_numbers_are_those_of_the_rows_in_this_repository():
+    pages = [ROOT / "docs" / "results" / f"{name}_past_paper.md" for name in ("images", "imdb")]
+    lines = [re.split(r" *\| *", line) for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
+    published = {tuple(line[1:4]): [_bare(cell) for cell in line[4:-1]] for line in lines if len(line) > 5}
+    rows = Store(ROOT / "benchmarks" / "rows").rows()
+    assert rows
+    for variant in dial_variants(rows):
+        for network, some in by_network(rows).items():
+            table = dial_table(of_variant(some, variant), variant, network)
+            for labels, cells in table.rows:
+                assert published[labels] == [_bare(table.cell(cell)) for cell in cells], labels
+
+
+def _bare(cell):
+    """A cell without the mark of the best, and without the number of its trials."""
+    return re.sub(r" \[[0-9]+\]|\*", "", cell)
