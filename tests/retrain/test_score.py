@@ -285,7 +285,7 @@ def test_a_model_without_names_of_columns(tmp_path, score):
         ({"--data": "words.csv"}, "the model cannot predict these rows (ValueError: "),
         ({"--data": "broken.csv"}, "'broken.csv' cannot be read as csv"),
         ({"--id": "size"}, "the ids 'size' of 'rows.parquet' must be text or whole numbers, got double."),
-        ({"--id": "key"}, "unknown column of 'rows.parquet' 'key'"),
+        ({"--id": "key"}, "unknown column of ids (--id) of 'rows.parquet' 'key'"),
         ({"--previous": "twice.parquet"}, "the ids 'id' of 'twice.parquet' must be different in every row, got 1 that"),
         ({"--previous": "rows.csv"}, "unknown column of 'rows.csv' 'decision'"),
         ({"--previous": "gaps.csv"}, "the decision 'decision' must not be missing, got 1 row(s)"),

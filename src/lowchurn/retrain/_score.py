@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 WHO = "score"
 BATCH_ROWS = 1 << 16
 OUTPUTS = ("decision", "probability", "changed", "margin")
+IDS = "column of ids (--id)"
 UNKNOWN = -1  # the number of an id without a previous decision
 
 
@@ -79,7 +80,8 @@ def score_file(
         raise ValueError(f"{WHO}: keep must name other columns than those that are written anyway, got {wrong[0]!r}.")
     judge = Judge.of_file(Path(model), trusted, classes)
     rows = open_rows(data, Words(WHO, "the model"))
-    rows.check_known([key, *drop, *keep])
+    rows.check_known([key], IDS)
+    rows.check_known([*drop, *keep])
     own = feature_names(judge.model, rows.names) or ()
     taken = {*drop, *({key, *keep} - {*own})}  # the id, or what is kept, may be a feature as well
     features = choose_features(judge.model, rows.names, taken, rows.index, words=rows.words).features
@@ -200,7 +202,8 @@ def _look_through(rows: Table, features: Sequence[str], text: set[str], key: str
 def _read_previous(previous: Previous, key: str, classes: np.ndarray, ids: Ids) -> np.ndarray:
     """Read the decisions of last time; return the labels that the numbers of the ids stand for, the last one None."""
     table = open_rows(previous.path, Words(WHO, "the model", "previous"))
-    table.check_known([key, previous.decision])
+    table.check_known([key], IDS)
+    table.check_known([previous.decision])
     places: dict[Any, int] = {}
     for batch in batches(table, list(dict.fromkeys([key, previous.decision])), BATCH_ROWS):
         labels = batch.classes(previous.decision, classes, f"in {str(previous.path)!r}, the decision")

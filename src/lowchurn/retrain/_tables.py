@@ -60,11 +60,11 @@ class Table:
         """Names of the columns, in the order of the file."""
         return list(self.table.column_names)
 
-    def check_known(self, names: Sequence[str]) -> None:
+    def check_known(self, names: Sequence[str], what: str = "column") -> None:
         """Raise an error for a name that is no column."""
         for name in names:
             if name not in self.names:
-                raise unknown_name(self.words.who, f"column of {str(self.path)!r}", name, self.names)
+                raise unknown_name(self.words.who, f"{what} of {str(self.path)!r}", name, self.names)
 
     def features(
         self, names: Sequence[str], text: Collection[str] = (), kinds: Mapping[str, Kind] | None = None
