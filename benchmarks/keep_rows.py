@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from lowchurn.bench._segments import ROWS_AT_ONCE, Row, setting_of
-from lowchurn.bench._store import Store, opened_store
+from lowchurn.bench._segments import Row, setting_of
+from lowchurn.bench._store import Store, copy_rows, opened_store
 from lowchurn.bench._tables import place_of
 
 ROWS = Path(__file__).parent / "rows"
@@ -26,16 +26,10 @@ def packed(rows: list[Row]) -> list[Row]:
     return [row | dict.fromkeys(UNREAD) for row in ordered]
 
 
-def keep(source: Path, target: Store) -> int:
-    """Add the rows of a store that another does not contain yet, and return how many."""
-    with opened_store(source) as store, target.writing():
-        rows = packed(store.rows())
-        return sum(target.append(rows[i : i + ROWS_AT_ONCE]) for i in range(0, len(rows), ROWS_AT_ONCE))
-
-
 def main() -> None:
     for source in map(Path, sys.argv[1:]):
-        print(f"{source}: {keep(source, Store(ROWS)):,} rows are new")
+        with opened_store(source) as store:
+            print(f"{source}: {copy_rows(store, Store(ROWS), packed):,} rows are new")
 
 
 if __name__ == "__main__":

@@ -89,9 +89,12 @@ def test_examples_run_and_print_what_is_shown(path):
             assert_same(body, printed if kind == "text" else run_shell(body))
 
 
+BUILT = {"results/tables.zip"}  # made with the site, whose tests open it
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
 def test_links_between_documents_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+    for target in set(re.findall(r"\]\(([^)#:]+)\)", path.read_text())) - BUILT:
         assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 

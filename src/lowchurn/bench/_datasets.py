@@ -4,8 +4,8 @@ A folder of data has this layout, and ``lowchurn data fetch`` writes it:
 
 - ``tabular/NAME.parquet``: feature columns and one named ``target``; a column ``split`` (``train`` / ``test``) where
   there is a standard split;
-- ``images/NAME.npz``: ``x_train``, ``y_train``, ``x_test``, ``y_test``; ``x`` in bytes, (n, h, w) or (n, h, w, 3);
-  CelebA has ``attr_train``, ``attr_test`` (n, 40) and ``attr_names`` for its 40 tasks;
+- ``images/NAME.npz``: ``x_train``, ``y_train``, ``x_test``, ``y_test``; ``x`` in bytes, (n, h, w) or
+  (n, h, w, channels); CelebA has ``attr_train``, ``attr_test`` (n, 40) and ``attr_names`` for its 40 tasks;
 - ``text/NAME.parquet``: ``text``, ``label`` and ``split``;
 - ``checksums.json``: the SHA-256 of each fetched file.
 

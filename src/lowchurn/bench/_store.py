@@ -16,7 +16,7 @@ import re
 import tarfile
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -205,9 +205,9 @@ class Store:
             self._writers.release()
 
 
-def copy_rows(source: Store, target: Store) -> int:
-    """Add the rows of one store that another does not contain yet, and return how many."""
-    rows = source.rows()
+def copy_rows(source: Store, target: Store, prepare: Callable[[list[Row]], list[Row]] = list) -> int:
+    """Add the rows of one store, prepared, that another does not contain yet, and return how many."""
+    rows = prepare(source.rows())
     with target.writing():  # in several segments, so that each of them can be read again
         return sum(target.append(rows[i : i + ROWS_AT_ONCE]) for i in range(0, len(rows), ROWS_AT_ONCE))
 
