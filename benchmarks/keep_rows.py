@@ -1,12 +1,13 @@
 """Keep the rows behind the pages of docs/results in this repository: python benchmarks/keep_rows.py STORE_OR_TAR...
 
-They are added to the store in benchmarks/rows. `python benchmarks/result_pages.py benchmarks/rows DIR` makes the tables
-and figures of all of them, without a GPU. Numbers that no table reads are left out, and rows of one setting lie side
-by side: less than 4 bytes per row remain.
+They are added to the store in benchmarks/rows, or in another one with ``--to``. `python benchmarks/result_pages.py
+benchmarks/rows DIR` makes the tables and figures of all of them, without a GPU. Numbers that no table reads are left
+out, and rows of one setting lie side by side: about 4 bytes per row remain.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -27,9 +28,13 @@ def packed(rows: list[Row]) -> list[Row]:
 
 
 def main() -> None:
-    for source in map(Path, sys.argv[1:]):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", nargs="+", type=Path, metavar="STORE_OR_TAR")
+    parser.add_argument("--to", type=Path, default=ROWS, metavar="STORE")
+    chosen = parser.parse_args()
+    for source in chosen.sources:
         with opened_store(source) as store:
-            print(f"{source}: {copy_rows(store, Store(ROWS), packed):,} rows are new")
+            print(f"{source}: {copy_rows(store, Store(chosen.to), packed):,} rows are new")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ the page that people read. It makes tables and no sentences: what they mean is w
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -54,6 +55,12 @@ SQUARED = {
 }
 
 
+def _heading(table: str) -> list[str]:
+    """A heading above the first table of a network and size on pages that compare all methods."""
+    first = re.fullmatch(r"dial-([a-z]+-\d+(-\d+)?)", table)
+    return [f"### {first[1]}\n"] if first else []
+
+
 def pages(tables: Tables, figures: Figures) -> dict[str, str]:
     """File -> content: a page for each experiment of which there are tables, with its figures as files beside it."""
     files = {}
@@ -62,7 +69,7 @@ def pages(tables: Tables, figures: Figures) -> dict[str, str]:
             made: list[str] = []
             for variant in {variant_name(v): v for v, _ in tables}.values():
                 own = {table.name: table for v, table in tables if v == variant and v["loss"] == loss}
-                found = [own[one].markdown() for one in wanted if one in own]
+                found = [text for one in wanted if one in own for text in (*_heading(one), own[one].markdown())]
                 drawn = [(n, chart) for v, n, chart in figures if v == variant and n.startswith(f"{name}-")]
                 files |= {f"{figure}.svg": chart.svg() for figure, chart in drawn}
                 found += [f"![{chart.title}]({figure}.svg)\n" for figure, chart in drawn]
