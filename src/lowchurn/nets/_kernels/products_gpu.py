@@ -21,8 +21,8 @@ jit = triton.jit(do_not_specialize=["M", "H", "W", "EACH", "SPLITS", "parts"])
 def _conv(
     x_ptr, w_ptr, out_ptr, part_ptr, weight_ptr, bias_ptr, conv_bias_ptr, mean_ptr, var_ptr, add_ptr, mask_ptr, M, H, W,
     C, N, epsilon, SIDE: tl.constexpr, BACK: tl.constexpr, STATS: tl.constexpr, FOLD: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr,
-    MASK: tl.constexpr, EVEN_C: tl.constexpr, EVEN_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    MASK: tl.constexpr, EVEN_C: tl.constexpr, EVEN_N: tl.constexpr, ROWS_FIRST: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """A tile of ``SIDE x SIDE`` windows of x (M, C) times weights, to N channels.
 
@@ -30,14 +30,18 @@ def _conv(
     reverse order of the taps, which makes the product the gradient at the inputs of that convolution.
     """
     model = tl.program_id(1).to(tl.int64)
-    columns = tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0) // columns
+    if ROWS_FIRST:
+        tile = tl.program_id(0) % tl.cdiv(M, BLOCK_M)
+        column = tl.program_id(0) // tl.cdiv(M, BLOCK_M)
+    else:
+        tile = tl.program_id(0) // tl.cdiv(N, BLOCK_N)
+        column = tl.program_id(0) % tl.cdiv(N, BLOCK_N)
     m = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = (tl.program_id(0) % columns) * BLOCK_N + tl.arange(0, BLOCK_N)
+    n = column * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = m < M
     if SIDE > 1:
         row = (m // W) % H
-        column = m % W
+        across = m % W
     x_base = x_ptr + model * M * C + m[:, None] * C
     w_base = w_ptr + model * (SIDE * SIDE) * C * N
     steps = tl.cdiv(C, BLOCK_K)
@@ -51,7 +55,7 @@ def _conv(
             down = tap // SIDE - SIDE // 2
             right = tap % SIDE - SIDE // 2
             shift = down * W + right
-            inside = rows & (row + down >= 0) & (row + down < H) & (column + right >= 0) & (column + right < W)
+            inside = rows & (row + down >= 0) & (row + down < H) & (across + right >= 0) & (across + right < W)
         wide = inside[:, None]
         if not EVEN_C:
             wide = wide & (k < C)[None, :]
@@ -96,7 +100,7 @@ def _conv(
 @jit
 def _weight_grad(
     x_ptr, d_ptr, out_ptr, M, C, N, EACH, SPLITS, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SIDE: tl.constexpr,
-    EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
+    EVEN: tl.constexpr, INPUTS_FIRST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Sum over a part of the positions of window (one tap, C channels) times gradient at the outputs (N)."""
     model = tl.program_id(1).to(tl.int64)
@@ -105,9 +109,14 @@ def _weight_grad(
     tiles = SIDE * SIDE * across * columns
     split = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
-    n = (tile % columns) * BLOCK_N + tl.arange(0, BLOCK_N)
-    c = ((tile // columns) % across) * BLOCK_C + tl.arange(0, BLOCK_C)
     tap = tile // (columns * across)
+    within = tile % (columns * across)
+    if INPUTS_FIRST:
+        n = (within // across) * BLOCK_N + tl.arange(0, BLOCK_N)
+        c = (within % across) * BLOCK_C + tl.arange(0, BLOCK_C)
+    else:
+        n = (within % columns) * BLOCK_N + tl.arange(0, BLOCK_N)
+        c = (within // columns) * BLOCK_C + tl.arange(0, BLOCK_C)
     down = tap // SIDE - SIDE // 2
     right = tap % SIDE - SIDE // 2
     x_base = x_ptr + model * M * C + (down * WIDTH + right) * C
@@ -144,7 +153,8 @@ def _add_parts(part_ptr, out_ptr, size, SPLITS, BLOCK: tl.constexpr):
     tl.store(out_ptr + model * size + i, total, mask=keep)
 
 
-# Launchers: tensors (K, rows, height, width, channels) and weights (K, side, side, inputs, outputs).
+# Launchers: tensors (K, rows, height, width, channels) and weights (K, side, side, inputs, outputs). Neighbouring tiles
+# share the larger of their two factors, which is then read from memory once; the smaller one stays in the cache.
 
 
 def _tile(inputs, outputs, side, stats, exact):
@@ -176,7 +186,8 @@ def convolve(x, weight, back=False, stats=False, norm=None, epsilon=0.0, add=Non
     _conv[(parts * triton.cdiv(outputs, tile["BLOCK_N"]), models)](
         x, weight, out, part, *(norm or [None] * 5), add, mask, positions, height, width, inputs, outputs, epsilon,
         SIDE=side, BACK=back, STATS=stats, FOLD=norm is not None, ADD=add is not None, RELU=relu,
-        MASK=mask is not None, EVEN_C=inputs % tile["BLOCK_K"] == 0, EVEN_N=outputs % tile["BLOCK_N"] == 0, **tile,
+        MASK=mask is not None, EVEN_C=inputs % tile["BLOCK_K"] == 0, EVEN_N=outputs % tile["BLOCK_N"] == 0,
+        ROWS_FIRST=weight[0].numel() > x[0].numel(), **tile,
     )  # fmt: skip
     return out, part, tile["BLOCK_M"]
 
@@ -215,7 +226,8 @@ def weight_grad(x, d, out):
     height, width = (height, width) if side > 1 else (1, 1)
     _weight_grad[(tiles * splits, models)](
         x, d, part, positions, inputs, outputs, triton.cdiv(steps, splits), splits, HEIGHT=height,
-        WIDTH=width, SIDE=side, EVEN=inputs % block_c == 0 and outputs % block_n == 0, **tile,
+        WIDTH=width, SIDE=side, EVEN=inputs % block_c == 0 and outputs % block_n == 0,
+        INPUTS_FIRST=outputs > inputs, **tile,
     )  # fmt: skip
     if splits > 1:
         count = out[0].numel()
