@@ -5,7 +5,7 @@
     python benchmarks/products.py transformer-16 --profile          # which kernels a training spends its time in
 
 A line is a product of one training step of 32 rows: forward, the gradient at the inputs ("back") or that of the weights
-("weights"), with its speed in TFLOP/s. Tiles are those of ``lowchurn.nets._kernels.products_gpu``, where the best belong.
+("weights"), with its speed in TFLOP/s. Tiles are those of ``lowchurn.nets._kernels.products_gpu``.
 """
 
 from __future__ import annotations
@@ -165,7 +165,9 @@ def milliseconds(call) -> float:
 def show(one: Product, words: str, call) -> None:
     took = milliseconds(call) / one.models
     shape = f"{one.inputs} -> {one.outputs}" + (f", {one.side} x {one.side} at {one.height}" if one.side > 1 else "")
-    print(f"{one.name:26}{one.kind:9}{shape:30}{words:42}{took:9.4f} ms{one.flops / took / 1e9:8.0f} TFLOP/s", flush=True)
+    print(
+        f"{one.name:26}{one.kind:9}{shape:30}{words:42}{took:9.4f} ms{one.flops / took / 1e9:8.0f} TFLOP/s", flush=True
+    )
 
 
 def profile(network: str) -> None:
@@ -177,8 +179,10 @@ def profile(network: str) -> None:
     family, size = network.split("-")
     rng, rows = np.random.default_rng(0), 640
     y = np.eye(2)[rng.integers(2, size=rows)]
-    X = rng.integers(20000, size=(rows, LENGTH)) if family == "transformer" else rng.random((rows, 32, 32, 3), "float32")
-    make = networks.transformer if family == "transformer" else lambda n: networks.resnet(n, classes=2)
+    if family == "transformer":
+        X, make = rng.integers(20000, size=(rows, LENGTH)), networks.transformer
+    else:
+        X, make = rng.random((rows, 32, 32, 3), "float32"), lambda size: networks.resnet(size, classes=2)
     held_out = np.arange(512, rows)
     tasks = [Task(np.arange(512), y[:512], held_out, y[512:], seed=k) for k in range(8)]
     options = {"epochs": 1, "device": "cuda", "precision": "bfloat16"}
