@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pandas as pd
 import pytest
 
 PATH = Path(__file__).parent.parent / "benchmarks" / "users.py"
+sys.path.append(str(PATH.parent))  # where its tables are
 spec = importlib.util.spec_from_file_location("benchmark_users", PATH)
 users = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(users)
+users_tables = sys.modules["users_tables"]
 
 
 def rows(n=60, classes=3, seed=0):
@@ -69,7 +72,7 @@ def test_ties_at_the_margin_change_by_lot():
 def test_survival_is_a_ratio_of_sums():
     some = pd.DataFrame({"accuracy": [0.72, 0.81], "base accuracy": [0.7, 0.8], "plain accuracy": [0.74, 0.79]})
     some["draw"] = ["a", "b"]
-    share, error = users.survival(some)
+    share, error = users_tables.survival(some)
     assert share == pytest.approx(0.03 / 0.03)
     # Without one case after the other: 0.01 / -0.01 and 0.02 / 0.04.
     assert error == pytest.approx(np.sqrt(0.5 * np.sum((np.array([-1, 0.5]) + 0.25) ** 2)))
@@ -77,11 +80,11 @@ def test_survival_is_a_ratio_of_sums():
 
 def test_learners_on_the_same_rows_count_as_one_cluster():
     values = np.array([1.0, 2.0, 4.0, 9.0])
-    alone = users.mean_error(values, list("abcd"))
+    alone = users_tables.mean_error(values, list("abcd"))
     assert alone == pytest.approx((4.0, values.std(ddof=1) / 2))
-    twice = users.mean_error(np.repeat(values, 2), list("aabbccdd"))
+    twice = users_tables.mean_error(np.repeat(values, 2), list("aabbccdd"))
     assert twice == pytest.approx(alone)
-    assert np.isnan(users.mean_error(values, list("aabc"))[1])
+    assert np.isnan(users_tables.mean_error(values, list("aabc"))[1])
 
 
 def line(seed, method="sticky", **more):
@@ -92,7 +95,7 @@ def test_a_file_goes_on_where_it_was_stopped(tmp_path):
     path = tmp_path / "users.jsonl"
     words = [json.dumps(one) for one in (line(0, results=[]), line(1, failed="E: a"), line(2, results=[]))]
     path.write_text("\n".join(words)[:-5])  # killed while the last line was written
-    done = users.lines_of(path)
+    done = users_tables.lines_of(path)
     assert [key[3] for key in done] == [0, 1]
     args = argparse.Namespace(
         seeds=(0, 3), sets=["digits"], learners=["tree"], orders=["random", "time"], methods=["sticky"],
@@ -105,9 +108,9 @@ def test_a_file_goes_on_where_it_was_stopped(tmp_path):
 
 def test_only_complete_cases_are_compared():
     found = pd.DataFrame(
-        [{"case": c, "method": m, "budget": b} for c in "ab" for m in ("hand", "sticky") for b in users.BUDGETS]
+        [{"case": c, "method": m, "budget": b} for c in "ab" for m in ("hand", "sticky") for b in users_tables.BUDGETS]
     )
-    assert set(users.common(found.drop(index=8), ["hand", "sticky"]).case) == {"a"}
+    assert set(users_tables.common(found.drop(index=8), ["hand", "sticky"]).case) == {"a"}
 
 
 def test_a_small_run_and_its_tables(tmp_path, capsys):
@@ -147,4 +150,4 @@ def test_a_small_run_and_its_tables(tmp_path, capsys):
 def test_a_case_that_fails_is_a_line_with_its_reason():
     (failed,) = users.run_case("tree", "no such set", "random", 0, ["sticky"], ".", 100)
     assert failed["failed"].startswith("FileNotFoundError")
-    assert users.key_of(failed) == ("tree", "no such set", "random", 0, "sticky")
+    assert users_tables.key_of(failed) == ("tree", "no such set", "random", 0, "sticky")
