@@ -1,6 +1,6 @@
 """What the paper's experiments take on 1, 8 and 64 GPUs, by list scheduling over measured block times.
 
-    python benchmarks/scale.py extract STORE_OR_TAR ... --out benchmarks/blocks_h200.csv
+    python benchmarks/scale.py extract STORE_OR_TAR ... --add            # to benchmarks/blocks_h200.csv
     python benchmarks/scale.py plan --trials 100 --gpus 1 8 64
 
 `extract` writes the blocks that stores contain: what was trained in each and how long it took. `plan` cuts every plan
@@ -35,11 +35,11 @@ from lowchurn.strategies import plan as trainings_of
 MEASURED = Path(__file__).parent / "blocks_h200.csv"
 H200 = 139 * 2**30  # bytes
 SHARED = 8  # blocks of fully connected networks at a time on one GPU (--gpus-per-block 0.125)
+USUAL = 1000  # initial rows
 START = 10.0  # seconds for a worker to start, import torch and open the GPU
 COMPILE = 20.0  # seconds that the first block of a network and a kind of input takes more, on each GPU
 FIXED = 0.4  # of the time of 100 trials that a block of fully connected networks takes whatever its size
 WRITTEN = 30_000  # rows a second that the command receives and writes to its store, on one core
-FEW_ROWS = {100: 0.55, 1000: 1.0, 10000: 5.5}  # initial and batch rows of an epoch, beside 1000 and 1000
 # Milliseconds per model-epoch on one H200 (docs/performance.md), for networks of which no blocks were measured.
 RATES = {
     "transformer-2": 6.2,
@@ -80,8 +80,8 @@ class Measured:
     first: bool  # of its network and data set in that store: it has compiled kernels
 
 
-def extract(sources: Iterable[Path]) -> list[Measured]:
-    """The blocks of some stores, each once."""
+def extract(sources: Iterable[Path], compiled: bool = False) -> list[Measured]:
+    """The blocks of some stores, each once; ``compiled``: none of them had to compile kernels."""
     found: dict[tuple, Measured] = {}
     for source in sources:
         with opened_store(source) as store:
@@ -97,7 +97,7 @@ def extract(sources: Iterable[Path]) -> list[Measured]:
             ]
             epochs = round(statistics.fmean(trained), 1) if trained else 0.0
             count = len({row["trial"] for row in some})
-            one = Measured(*place, count, models, round(seconds, 2), epochs, place not in seen)
+            one = Measured(*place, count, models, round(seconds, 2), epochs, not compiled and place not in seen)
             seen.add(place)
             found.setdefault((place, round(seconds, 3)), one)
     return list(found.values())
@@ -155,7 +155,7 @@ class Times:
     def __init__(self, measured: Sequence[Measured]) -> None:
         places: dict[tuple, list[Measured]] = {}
         for one in measured:
-            places.setdefault((one.network, one.loss, one.dataset), []).append(one)
+            places.setdefault((one.network, one.initial, one.loss, one.dataset), []).append(one)
         self.each: dict[tuple, float] = {}  # seconds of a training
         self.spread: list[float] = []  # blocks beside the median of their place
         for place, blocks in places.items():
@@ -166,31 +166,37 @@ class Times:
             self.each[place] = statistics.median(rates)
             if not fcn and len(later) > 2:
                 self.spread += [rate / self.each[place] for rate in rates]
-        self.epochs = {name: self._epochs(measured, name) for name in ("imdb", "cifar10")}
-
-    @staticmethod
-    def _epochs(measured: Sequence[Measured], dataset: str) -> float:
-        return statistics.fmean(one.epochs for one in measured if one.dataset == dataset)
+        usual = [one for one in measured if one.initial == USUAL]
+        self.epochs = {
+            name: statistics.fmean(one.epochs for one in usual if one.dataset == name) for name in ("imdb", "cifar10")
+        }
+        # A training from so many initial rows beside one from the usual number, where both were measured.
+        ratios: dict[int, list[float]] = {USUAL: [1.0]}
+        for (network, initial, loss, dataset), seconds in self.each.items():
+            if initial != USUAL and (network, USUAL, loss, dataset) in self.each:
+                ratios.setdefault(initial, []).append(seconds / self.each[network, USUAL, loss, dataset])
+        self.by_rows = {initial: statistics.median(some) for initial, some in ratios.items()}
 
     def training(self, protocol: Protocol, dataset: str) -> tuple[float, str]:
         """Seconds of one training among many, and how they are known."""
-        network = protocol.network
+        network, initial, loss = protocol.network, protocol.initial, protocol.loss
         if network.startswith("fcn"):
-            found = self._alike("fcn-1000", protocol.loss, dataset)
-            factor = BESIDE_FCN.get((network, protocol.initial), 1.0)
-            return found * factor, "measured" if factor == 1 else "scaled"
-        rows = FEW_ROWS[protocol.initial]
+            factor = BESIDE_FCN.get((network, initial), 1.0)
+            return self._alike("fcn-1000", USUAL, loss, dataset) * factor, "measured" if factor == 1 else "scaled"
         if network in RATES:
             epochs = self.epochs["imdb" if network.startswith("transformer") else "cifar10"]
-            return RATES[network] / 1000 * epochs * rows, "from rates"
-        exact = (network, protocol.loss, dataset) in self.each and rows == 1
-        return self._alike(network, protocol.loss, dataset) * rows, "measured" if exact else "scaled"
+            return RATES[network] / 1000 * epochs * self.by_rows[initial], "from rates"
+        if (network, initial, loss, dataset) in self.each:
+            return self.each[network, initial, loss, dataset], "measured"
+        if any((network, initial, loss) == place[:3] for place in self.each):
+            return self._alike(network, initial, loss, dataset), "scaled"
+        return self._alike(network, USUAL, loss, dataset) * self.by_rows[initial], "scaled"
 
-    def _alike(self, network: str, loss: str, dataset: str) -> float:
+    def _alike(self, network: str, initial: int, loss: str, dataset: str) -> float:
         """Of the place itself; else the mean of this network on data of the same kind, or on any."""
-        if (network, loss, dataset) in self.each:
-            return self.each[network, loss, dataset]
-        some = {name: value for (net, how, name), value in self.each.items() if (net, how) == (network, loss)}
+        some = {place[3]: value for place, value in self.each.items() if place[:3] == (network, initial, loss)}
+        if dataset in some:
+            return some[dataset]
         alike = [value for name, value in some.items() if kind_of(name) == kind_of(dataset)]
         return statistics.fmean(alike or some.values())
 
@@ -296,6 +302,8 @@ def main() -> None:
     extracting = commands.add_parser("extract", help="write the blocks of stores")
     extracting.add_argument("stores", nargs="+", type=Path)
     extracting.add_argument("--out", type=Path, default=MEASURED)
+    extracting.add_argument("--add", action="store_true", help="to the blocks that the file contains")
+    extracting.add_argument("--compiled", action="store_true", help="kernels were there before the runs")
     planning = commands.add_parser("plan", help="simulate the paper's plans")
     planning.add_argument("plans", nargs="*", default=list(PAPER))
     planning.add_argument("--blocks", type=Path, default=MEASURED)
@@ -304,7 +312,9 @@ def main() -> None:
     planning.add_argument("--gpus", type=int, nargs="+", default=[1, 8, 64])
     chosen = parser.parse_args()
     if chosen.command == "extract":
-        write(extract(chosen.stores), chosen.out)
+        known = read(chosen.out) if chosen.add else []
+        new = [one for one in extract(chosen.stores, chosen.compiled) if one not in known]
+        write(known + new, chosen.out)
         return
     plans = {name: PLANS[name] if chosen.coarse else paper_sized(PLANS[name]) for name in chosen.plans}
     print("\n".join(table(plans, Times(read(chosen.blocks)), chosen.gpus, chosen.trials)))
