@@ -25,6 +25,15 @@ if find_spec("mlflow") is None:
     collect_ignore_glob += ["src/lowchurn/integrations/mlflow.py"]
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU where there is none."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+
 def _left_behind(config: pytest.Config) -> set[str]:
     return {name for name in LEFT_BEHIND if Path(config.rootpath, name).exists()}
 

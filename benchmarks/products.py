@@ -126,12 +126,11 @@ def tiles(one: Product) -> list[dict]:
     return [dict(zip(names, some, strict=True)) | {"BLOCK_K": depth} for some in sizes for depth in (32, 64)]
 
 
-def use(tile: dict | None, one: Product) -> None:
+def use(tile: dict, one: Product) -> None:
     """Take these tiles instead of the library's own."""
     from lowchurn.nets._kernels import products_gpu as kernels
 
-    if tile is not None:
-        setattr(kernels, "_weight_tile" if one.kind == "weights" else "_tile", lambda *shape: tile)
+    setattr(kernels, "_weight_tile" if one.kind == "weights" else "_tile", lambda *shape: tile)
 
 
 def compiled(job: tuple[Product, dict]) -> bool:

@@ -81,6 +81,7 @@ def test_a_page_for_each_experiment_that_was_run(result_pages):
     named = {table.name for _, table in tables}
     assert {"dial-convnet-4-ratio", "dial-convnet-4-100-ratio"} <= named
     assert files["images_past_paper.md"].count("rows can be compared") >= 2
+    assert re.findall("### (.*)", files["images_past_paper.md"]) == ["convnet-4", "convnet-4-100"]
 
 
 def test_rows_that_are_kept_make_the_same_tables(keep_rows, tmp_path):
@@ -91,6 +92,15 @@ def test_rows_that_are_kept_make_the_same_tables(keep_rows, tmp_path):
     assert copy_rows(made, kept, keep_rows.packed) == 0
     assert all(row["validation_loss"] is None and row["seconds"] is None for row in kept.rows())
     assert _in_words(all_tables(kept.rows())) == _in_words(all_tables(rows))
+
+
+def test_rows_are_kept_in_the_store_that_is_named(keep_rows, tmp_path, monkeypatch):
+    Store(tmp_path / "made").append(rows_of("kmnist", "convnet-4"))
+    before = len(Store(keep_rows.ROWS).rows())
+    monkeypatch.setattr(sys, "argv", ["keep_rows.py", str(tmp_path / "made"), "--to", str(tmp_path / "kept")])
+    keep_rows.main()
+    assert len(Store(tmp_path / "kept").rows()) == 6
+    assert len(Store(keep_rows.ROWS).rows()) == before
 
 
 def _in_words(tables):
@@ -178,6 +188,20 @@ def test_tables_and_claims_are_those_of_the_rows_in_this_repository(name, start,
     ran = [cells for _, cells in table.rows if any(cell.ran for cell in cells)]
     best = [{table.columns[i] for i in table.bold(cells)} for cells in ran]
     assert said.format(sum("distill" in names for names in best), len(ran)) in reading
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "rows"), [("mnist1000", "convnets", 6), ("cifar1000", "convnets", 5), ("imdb1000", "imdb", 1)]
+)
+def test_rows_of_tables_that_are_kept_in_part(name, page, rows, kept_tables):
+    """The other rows of these tables are older than the rows in the repository."""
+    table = kept_tables[name, "warm"]
+    text = (ROOT / "docs" / "results" / f"{page}.md").read_text(encoding="utf-8")
+    lines = [_bare(line) for line in text.split(f"**{table.caption}**")[1].split("\n**")[0].splitlines()]
+    ran = [(labels, cells) for labels, cells in table.rows if any(cell.ran for cell in cells)]
+    assert len(ran) == rows
+    for labels, cells in ran:
+        assert "| " + " | ".join([*labels, *(_bare(table.cell(cell)) for cell in cells)]) + " |" in lines
 
 
 def _published(page):

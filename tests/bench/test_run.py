@@ -8,7 +8,6 @@ import sys
 import time
 
 import pytest
-import torch
 
 from lowchurn import __version__
 from lowchurn.bench import _blocks as blocks_module
@@ -256,7 +255,6 @@ def test_bad_calls_are_one_clear_line(arguments, message, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_comes_to_the_same_averages(tmp_path):
     protocol = Protocol(network="fcn-64", initial=300, validation=100, batch=300, scale=True, epochs=15)
     dial = ["soup", "two-teachers", "served-mix", "constrained", "local-ls"]

@@ -16,7 +16,7 @@ from tests.nets.test_stacks import short_resnet
 from tests.nets.test_train import SETTINGS, WORLDS, make_tasks
 from tests.nets.transformer_twins import relative_errors
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = pytest.mark.gpu
 
 
 def moved_error(name, one, two, start):
