@@ -14,8 +14,10 @@ import argparse
 import multiprocessing
 import statistics
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
@@ -169,8 +171,8 @@ def show(one: Product, words: str, call) -> None:
     )
 
 
-def profile(network: str) -> None:
-    """Train a few networks for an epoch and show the kernels that took longest."""
+def profile(network: str, models: int) -> None:
+    """Train some networks for an epoch and show the kernels that took longest."""
     import numpy as np
 
     from lowchurn.nets import Task, train
@@ -178,31 +180,35 @@ def profile(network: str) -> None:
     family, size = network.split("-")
     rng, rows = np.random.default_rng(0), 640
     y = np.eye(2)[rng.integers(2, size=rows)]
+    make: Callable[[int], networks.Network]
     if family == "transformer":
         X, make = rng.integers(20000, size=(rows, LENGTH)), networks.transformer
     else:
-        X, make = rng.random((rows, 32, 32, 3), "float32"), lambda size: networks.resnet(size, classes=2)
+        X, kind = rng.random((rows, 32, 32, 3), "float32"), getattr(networks, family)
+        make = partial(kind, classes=2, **({"shape": X.shape[1:]} if family == "convnet" else {}))
     held_out = np.arange(512, rows)
-    tasks = [Task(np.arange(512), y[:512], held_out, y[512:], seed=k) for k in range(8)]
+    tasks = [Task(np.arange(512), y[:512], held_out, y[512:], seed=k) for k in range(models)]
     options = {"epochs": 1, "device": "cuda", "precision": "bfloat16"}
     train(make(int(size)), X, tasks, **options)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
         train(make(int(size)), X, tasks, **options)
+    print(f"{network}, {models} models, 16 steps")
     print(found.key_averages().table(sort_by="cuda_time_total", row_limit=18, max_name_column_width=50))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="+", metavar="NETWORK", help="transformer-N or resnet-N")
+    parser.add_argument("networks", nargs="+", metavar="NETWORK", help="transformer-N, resnet-N, or any to profile")
     parser.add_argument("--tiles", action="store_true", help="try other tiles")
     parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
     parser.add_argument("--profile", action="store_true", help="only show where a training spends its time")
+    parser.add_argument("--models", type=int, default=8, help="networks that are trained for it")
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("products: needs a CUDA device")
     if chosen.profile:
         for network in chosen.networks:
-            profile(network)
+            profile(network, chosen.models)
         return
     every = [one for network in chosen.networks for one in products_of(network)]
     for one in every:
