@@ -66,6 +66,9 @@ class Roles:
         return set(given)
 
 
+NO_ROLES = Roles()
+
+
 def retrain_files(
     data: PathLike,
     target: str,
@@ -73,7 +76,7 @@ def retrain_files(
     base: PathLike | None = None,
     report: PathLike | None = None,
     estimator: str = "auto",
-    roles: Roles = Roles(),  # noqa: B008, it is frozen
+    roles: Roles = NO_ROLES,
     trusted: Sequence[str] = (),
     *,
     traffic: PathLike | None = None,
