@@ -60,7 +60,8 @@ def products_of(network: str) -> list[Product]:
     layers: list[tuple] = []
     if family == "transformer":
         module = networks.transformer(int(size))
-        layers = [(name, *getattr(module, name).weight.shape) for name in ("qkv", "out", "ff1")]
+        width, wide = module.out.weight.shape[::-1]
+        layers = [("queries", width, wide), ("outputs", wide, width), ("ff1", *module.ff1.weight.shape)]
     elif family == "resnet":
         layers = _conv_layers(networks.resnet(int(size)))
     else:

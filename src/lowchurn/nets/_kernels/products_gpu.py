@@ -20,9 +20,9 @@ jit = triton.jit(do_not_specialize=["M", "H", "W", "EACH", "SPLITS", "parts"])
 @jit
 def _conv(
     x_ptr, w_ptr, out_ptr, part_ptr, weight_ptr, bias_ptr, conv_bias_ptr, mean_ptr, var_ptr, add_ptr, mask_ptr, M, H, W,
-    C, N, epsilon, SIDE: tl.constexpr, BACK: tl.constexpr, STATS: tl.constexpr, FOLD: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr,
-    MASK: tl.constexpr, EVEN_C: tl.constexpr, EVEN_N: tl.constexpr, ROWS_FIRST: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    C, N, epsilon, SIDE: tl.constexpr, BACK: tl.constexpr, STATS: tl.constexpr, BIAS: tl.constexpr, FOLD: tl.constexpr,
+    ADD: tl.constexpr, RELU: tl.constexpr, MASK: tl.constexpr, EVEN_C: tl.constexpr, EVEN_N: tl.constexpr,
+    ROWS_FIRST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """A tile of ``SIDE x SIDE`` windows of x (M, C) times weights, to N channels.
 
@@ -78,6 +78,8 @@ def _conv(
         part = part_ptr + (model * tl.cdiv(M, BLOCK_M) + tile) * 2 * N + n
         tl.store(part, total / count, mask=there)
         tl.store(part + N, tl.maximum(squares - total * (total / count), 0.0), mask=there)
+    if BIAS:
+        acc += tl.load(bias_ptr + model * N + n, mask=there, other=0.0)[None, :]
     if FOLD:
         own = model * N + n
         scale = tl.load(weight_ptr + own, mask=there, other=0.0)
@@ -171,10 +173,11 @@ def _tile(inputs, outputs, side, stats, exact):
     return tile
 
 
-def convolve(x, weight, back=False, stats=False, norm=None, epsilon=0.0, add=None, relu=False, mask=None):
+def convolve(x, weight, back=False, stats=False, bias=None, norm=None, epsilon=0.0, add=None, relu=False, mask=None):
     """Convolve x, or with ``back`` go backward; return the result, with ``stats`` parts of statistics, and their rows.
 
-    Behind it, ``norm`` is applied with its running statistics, ``add`` is added, and relu or ``mask`` follow.
+    Behind it, ``bias`` is added or ``norm`` applied with its running statistics, ``add`` is added, and relu or ``mask``
+    follow.
     """
     models, rows, height, width, inputs = x.shape
     side, outputs = weight.shape[1], weight.shape[3 if back else 4]
@@ -184,9 +187,9 @@ def convolve(x, weight, back=False, stats=False, norm=None, epsilon=0.0, add=Non
     parts = triton.cdiv(positions, tile["BLOCK_M"])
     part = torch.empty(models, parts, 2, outputs, device=x.device) if stats else None
     _conv[(parts * triton.cdiv(outputs, tile["BLOCK_N"]), models)](
-        x, weight, out, part, *(norm or [None] * 5), add, mask, positions, height, width, inputs, outputs, epsilon,
-        SIDE=side, BACK=back, STATS=stats, FOLD=norm is not None, ADD=add is not None, RELU=relu,
-        MASK=mask is not None, EVEN_C=inputs % tile["BLOCK_K"] == 0, EVEN_N=outputs % tile["BLOCK_N"] == 0,
+        x, weight, out, part, *(norm or [None, bias, None, None, None]), add, mask, positions, height, width, inputs,
+        outputs, epsilon, SIDE=side, BACK=back, STATS=stats, BIAS=bias is not None, FOLD=norm is not None,
+        ADD=add is not None, RELU=relu, MASK=mask is not None, EVEN_C=inputs % tile["BLOCK_K"] == 0, EVEN_N=outputs % tile["BLOCK_N"] == 0,
         ROWS_FIRST=weight[0].numel() > x[0].numel(), **tile,
     )  # fmt: skip
     return out, part, tile["BLOCK_M"]
@@ -237,9 +240,9 @@ def weight_grad(x, d, out):
 # Plain matrices: inputs (K, rows, C), weights (K, C, N).
 
 
-def product(x, weight):
-    """``x @ weight``."""
-    return conv(x[:, :, None, None], weight[:, None, None]).flatten(1, 3)
+def product(x, weight, bias=None):
+    """``x @ weight``, plus ``bias`` (K, N)."""
+    return convolve(x[:, :, None, None], weight[:, None, None], bias=bias)[0].flatten(1, 3)
 
 
 def product_back(d, weight, add=None):

@@ -9,13 +9,14 @@ import torch
 import triton
 import triton.language as tl
 
-from lowchurn.nets._kernels.attention_gpu import LONGEST, PRECISION, attention, attention_grad
+from lowchurn.nets._kernels.attention_gpu import LONGEST, MOST_HEADS, PRECISION, attention, attention_grad
 from lowchurn.nets._kernels.dense_gpu import KERAS_ADAM, _keras_adam, adam
+from lowchurn.nets._kernels.heads_gpu import Merged, merge, merge_grad
 from lowchurn.nets._kernels.products_gpu import product, product_back, product_grad
 
 __all__ = [
-    "adam", "add_norm", "add_norm_grad", "attention", "attention_grad", "bias_relu", "embed", "fits", "product",
-    "product_back", "product_grad", "relu_grad", "sorted_tokens", "token_adam",
+    "Merged", "adam", "add_norm", "add_norm_grad", "attention", "attention_grad", "bias_relu", "embed", "fits", "merge",
+    "merge_grad", "product", "product_back", "product_grad", "relu_grad", "sorted_tokens", "token_adam",
 ]  # fmt: skip
 
 NORM_EPSILON = 1e-6
@@ -216,9 +217,10 @@ TILES = {
 }  # the fastest of a few on an H200
 
 
-def fits(width, length):
-    """Whether the kernels take networks of this width on rows of this length."""
-    return length <= LONGEST and width >= 16 and width & (width - 1) == 0
+def fits(width, heads, length):
+    """Whether the kernels take networks of this width and so many heads on rows of this length."""
+    powers = all(n & (n - 1) == 0 for n in (width, heads))
+    return length <= LONGEST and width >= 16 and heads <= MOST_HEADS and powers
 
 
 def _block(width, length, numbers):

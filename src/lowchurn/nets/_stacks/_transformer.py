@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 from functools import cached_property
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,8 @@ class Block(NamedTuple):
     """What the backward pass of the kernels needs: inputs and outputs of each layer, (K, B * T, ...)."""
 
     tokens: torch.Tensor
-    qkv: torch.Tensor
+    merged: Any  # the weights of attention as the kernels take them
+    queries: torch.Tensor
     kept: torch.Tensor | None  # what the kernels keep of attention
     attended: torch.Tensor
     out: torch.Tensor
@@ -46,7 +47,7 @@ class TransformerStack(FlatStack):
         if fast and importlib.util.find_spec("triton"):
             from lowchurn.nets._kernels import transformer_gpu
 
-            if transformer_gpu.fits(module.token.weight.shape[1], module.length):
+            if transformer_gpu.fits(module.token.weight.shape[1], module.heads, module.length):
                 self.kernels = transformer_gpu
         half = self.kernels or (gpu and settings.precision == "bfloat16")
         self.compute = torch.bfloat16 if half else settings.dtype
@@ -168,19 +169,20 @@ class TransformerStack(FlatStack):
         x = torch.empty(models, rows, length, width, device=ids.device, dtype=self.compute)
         kernels.embed(ids.contiguous(), exact[TABLE], exact["position.weight"], x)
         x = x.flatten(1, 2)
-        qkv = kernels.product(x, low["qkv.weight"])
-        attended, kept = kernels.attention(qkv, exact["qkv.bias"], length, self.heads, record)
-        out = kernels.product(attended, low["out.weight"])
+        merged = kernels.merge(low, exact, self.heads)
+        queries = kernels.product(x, merged.queries, merged.query_bias)
+        attended, kept = kernels.attention(queries, x, length, record)
+        out = kernels.product(attended, merged.outputs)
         middle = torch.empty_like(x)
         norm = (exact["norm1.weight"], exact["norm1.bias"])
-        kernels.add_norm(x, out, exact["out.bias"], *norm, middle, length)
+        kernels.add_norm(x, out, merged.output_bias, *norm, middle, length)
         hidden = kernels.product(middle, low["ff1.weight"])
         kernels.bias_relu(hidden, exact["ff1.bias"], length)
         fed = kernels.product(hidden, low["ff2.weight"])
         pooled = torch.empty(models, rows, width, device=ids.device)
         norm = (exact["norm2.weight"], exact["norm2.bias"])
         kernels.add_norm(middle, fed, exact["ff2.bias"], *norm, pooled, length)
-        return Block(x, qkv, kept, attended, out, middle, hidden, fed, pooled)
+        return Block(x, merged, queries, kept, attended, out, middle, hidden, fed, pooled)
 
     def _fused_logits(self, kernels: ModuleType, block: Block) -> torch.Tensor:
         logits: torch.Tensor = kernels.product(block.pooled, self.params["head.weight"])
@@ -201,18 +203,22 @@ class TransformerStack(FlatStack):
         self.slopes["ff1.bias"].copy_(kernels.relu_grad(block.hidden, of_hidden, length))
         kernels.product_grad(block.middle, of_hidden, self.slopes["ff1.weight"])
         back = kernels.product_back(of_hidden, low["ff1.weight"], back)
+        merged = block.merged
         back, sums = kernels.add_norm_grad(
-            block.tokens, block.out, exact["out.bias"], exact["norm1.weight"], back, length
+            block.tokens, block.out, merged.output_bias, exact["norm1.weight"], back, length
         )
-        self._take(sums, "norm1.weight", "norm1.bias", "out.bias")
-        kernels.product_grad(block.attended, back, self.slopes["out.weight"])
-        of_attended = kernels.product_back(back, low["out.weight"])
-        of_qkv, sums = kernels.attention_grad(
-            block.qkv, exact["qkv.bias"], block.kept, block.attended, of_attended, length, self.heads
+        self._take(sums, "norm1.weight", "norm1.bias")
+        of_outputs = torch.empty_like(merged.outputs, dtype=torch.float32)
+        kernels.product_grad(block.attended, back, of_outputs)
+        of_attended = kernels.product_back(back, merged.outputs)
+        of_queries, back, of_bias = kernels.attention_grad(
+            block.queries, block.tokens, block.kept, block.attended, of_attended, back, length
         )
-        self.slopes["qkv.bias"].copy_(sums)
-        kernels.product_grad(block.tokens, of_qkv, self.slopes["qkv.weight"])
-        back = kernels.product_back(of_qkv, low["qkv.weight"], back)
+        of_weights = torch.empty_like(merged.queries, dtype=torch.float32)
+        kernels.product_grad(block.tokens, of_queries, of_weights)
+        slopes = kernels.Merged(of_weights, of_bias, of_outputs, sums[:, 2])
+        kernels.merge_grad(low, exact, slopes, self.slopes, self.heads)
+        back = kernels.product_back(of_queries, merged.queries, back)
         torch.sum(
             back.unflatten(1, (-1, length)), 1, dtype=torch.float32, out=self.slopes["position.weight"][:, :length]
         )
