@@ -52,7 +52,8 @@ if __name__ == "__main__":
     small = {"BM": 16}  # interpreted tiles are slow
     attention_gpu.TILES |= {"narrow": {32: small | {"BN": 16}}, "narrow grad": {32: small}}
     wide = small | {"CHUNK": 32}
-    attention_gpu.TILES |= {"wide": wide, "query": wide, "token": wide | {"BN": 16}}
+    attention_gpu.TILES |= {"probabilities": wide, "score grad": wide}
+    attention_gpu.TILES |= {"weighted": wide | {"BN": 16}, "token": wide | {"BN": 16}}
     cases = {"models": 2, "rows": 3, "device": "cpu", "low": torch.float32}
     print(json.dumps([relative_errors(1, length=20, vocabulary=11, **cases),
                       relative_errors(2, length=9, vocabulary=300, **cases)]))  # fmt: skip

@@ -20,12 +20,6 @@ PRECISION = "ieee"  # of products where the operands are float32, as in tests
 
 
 @triton.jit
-def _padded(T: tl.constexpr):
-    """Room for the scores of one query, so that every query's lie aligned."""
-    return (T + 7) // 8 * 8
-
-
-@triton.jit
 def _rows(base, i, d, COUNT: tl.constexpr, D: tl.constexpr):
     """Some columns of the rows i; zero behind the last of COUNT rows."""
     return tl.load(base + i[:, None] * D + d[None, :], mask=(i < COUNT)[:, None], other=0.0)
@@ -111,65 +105,77 @@ def _narrow_grad(
 
 
 @triton.jit
-def _wide_attention(
-    q_ptr, x_ptr, out_ptr, p_ptr, SCALE, T: tl.constexpr, TP: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    CHUNK: tl.constexpr, BM: tl.constexpr, KEEP: tl.constexpr, PRECISION: tl.constexpr,
+def _probabilities(
+    q_ptr, x_ptr, p_ptr, SCALE, T: tl.constexpr, TP: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    CHUNK: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Attention of BM queries of one row, with all their scores in registers; KEEP keeps probabilities."""
+    """What BM queries of one row give every token of it, with all their scores in registers."""
     COUNT: tl.constexpr = T * H
     BLOCKS: tl.constexpr = (COUNT + BM - 1) // BM
     row = (tl.program_id(0) // BLOCKS).to(tl.int64)
     m = (tl.program_id(0) % BLOCKS) * BM + tl.arange(0, BM)
     n = tl.arange(0, TP)
     c = tl.arange(0, CHUNK)
-    low = q_ptr.dtype.element_ty
-    x_ptr += row * (T * D)
     scores = tl.zeros((BM, TP), tl.float32)
     for d in range(0, D, CHUNK):
         q = _rows(q_ptr + row * (COUNT * D), m, d + c, COUNT, D)
-        scores = tl.dot(q, tl.trans(_rows(x_ptr, n, d + c, T, D)), scores, input_precision=PRECISION)
+        x = _rows(x_ptr + row * (T * D), n, d + c, T, D)
+        scores = tl.dot(q, tl.trans(x), scores, input_precision=PRECISION)
     scores = tl.where((n < T)[None, :], scores * (SCALE * LOG2E), float("-inf"))
     p = tl.exp2(scores - tl.max(scores, axis=1)[:, None])
-    p = (p * (1 / tl.sum(p, axis=1))[:, None]).to(low)
-    if KEEP:
-        at = m[:, None] * _padded(T) + n[None, :]
-        tl.store(p_ptr + row * (COUNT * _padded(T)) + at, p, mask=(m < COUNT)[:, None] & (n < _padded(T))[None, :])
-    out_ptr += row * (COUNT * D)
-    for d in range(0, D, CHUNK):
-        out = tl.dot(p, _rows(x_ptr, n, d + c, T, D), input_precision=PRECISION)
-        tl.store(out_ptr + m[:, None] * D + (d + c)[None, :], out.to(low), mask=(m < COUNT)[:, None])
+    p *= (1 / tl.sum(p, axis=1))[:, None]
+    at = row * (COUNT * T) + m[:, None] * T + n[None, :]
+    tl.store(p_ptr + at, p.to(p_ptr.dtype.element_ty), mask=(m < COUNT)[:, None] & (n < T)[None, :])
 
 
 @triton.jit
-def _query_grad(
-    x_ptr, p_ptr, back_ptr, dq_ptr, ds_ptr, part_ptr, SCALE, T: tl.constexpr, TP: tl.constexpr, H: tl.constexpr,
-    D: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr,
+def _score_grad(
+    back_ptr, x_ptr, p_ptr, ds_ptr, SCALE, T: tl.constexpr, TP: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    CHUNK: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of all scores of BM queries and of these queries; ``part`` receives the sums that their bias needs."""
+    """Gradients of all scores of BM queries of one row."""
     COUNT: tl.constexpr = T * H
     BLOCKS: tl.constexpr = (COUNT + BM - 1) // BM
     row = (tl.program_id(0) // BLOCKS).to(tl.int64)
     m = (tl.program_id(0) % BLOCKS) * BM + tl.arange(0, BM)
     n = tl.arange(0, TP)
     c = tl.arange(0, CHUNK)
-    low = x_ptr.dtype.element_ty
-    x_ptr += row * (T * D)
     dp = tl.zeros((BM, TP), tl.float32)
     for d in range(0, D, CHUNK):
         back = _rows(back_ptr + row * (COUNT * D), m, d + c, COUNT, D)
-        dp = tl.dot(back, tl.trans(_rows(x_ptr, n, d + c, T, D)), dp, input_precision=PRECISION)
-    at = row * (COUNT * _padded(T)) + m[:, None] * _padded(T) + n[None, :]
-    ok = (m < COUNT)[:, None] & (n < _padded(T))[None, :]
+        x = _rows(x_ptr + row * (T * D), n, d + c, T, D)
+        dp = tl.dot(back, tl.trans(x), dp, input_precision=PRECISION)
+    at = row * (COUNT * T) + m[:, None] * T + n[None, :]
+    ok = (m < COUNT)[:, None] & (n < T)[None, :]
     p = tl.load(p_ptr + at, mask=ok, other=0.0).to(tl.float32)
-    ds = (p * (dp - tl.sum(p * dp, axis=1)[:, None]) * SCALE).to(low)
-    tl.store(ds_ptr + at, ds, mask=ok)
-    h = tl.arange(0, H)
-    part = part_ptr + tl.program_id(0).to(tl.int64) * (H * D) + h[:, None] * D + c[None, :]
-    into = dq_ptr + row * (COUNT * D) + m[:, None] * D + c[None, :]
-    for d in range(0, D, CHUNK):
-        dq = tl.dot(ds, _rows(x_ptr, n, d + c, T, D), input_precision=PRECISION)
-        tl.store(part + d, _by_head(dq, H, BM, CHUNK))
-        tl.store(into + d, dq.to(low), mask=(m < COUNT)[:, None])
+    ds = p * (dp - tl.sum(p * dp, axis=1)[:, None]) * SCALE
+    tl.store(ds_ptr + at, ds.to(ds_ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _weighted_tokens(
+    p_ptr, x_ptr, out_ptr, part_ptr, T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, BM: tl.constexpr,
+    CHUNK: tl.constexpr, BN: tl.constexpr, SUMS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Some columns of the sum of a row's tokens by BM of its weightings; with SUMS also added up for each head."""
+    COUNT: tl.constexpr = T * H
+    BLOCKS: tl.constexpr = (COUNT + BM - 1) // BM
+    CHUNKS: tl.constexpr = D // CHUNK
+    block = (tl.program_id(0) // CHUNKS).to(tl.int64)
+    row = block // BLOCKS
+    m = (block % BLOCKS).to(tl.int32) * BM + tl.arange(0, BM)
+    d = (tl.program_id(0) % CHUNKS) * CHUNK + tl.arange(0, CHUNK)
+    out = tl.zeros((BM, CHUNK), tl.float32)
+    for first in range(0, T, BN):
+        n = first + tl.arange(0, BN)
+        ok = (m < COUNT)[:, None] & (n < T)[None, :]
+        p = tl.load(p_ptr + row * (COUNT * T) + m[:, None] * T + n[None, :], mask=ok, other=0.0)
+        out = tl.dot(p, _rows(x_ptr + row * (T * D), n, d, T, D), out, input_precision=PRECISION)
+    at = row * (COUNT * D) + m[:, None] * D + d[None, :]
+    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=(m < COUNT)[:, None])
+    if SUMS:
+        h = tl.arange(0, H)
+        tl.store(part_ptr + block * (H * D) + h[:, None] * D + d[None, :], _by_head(out, H, BM, CHUNK))
 
 
 @triton.jit
@@ -184,12 +190,12 @@ def _token_grad(
     row = (tl.program_id(0) // (BLOCKS * CHUNKS)).to(tl.int64)
     n = (tl.program_id(0) // CHUNKS % BLOCKS) * BN + tl.arange(0, BN)
     d = (tl.program_id(0) % CHUNKS) * CHUNK + tl.arange(0, CHUNK)
-    scores, queries = row * (COUNT * _padded(T)), row * (COUNT * D)
+    scores, queries = row * (COUNT * T), row * (COUNT * D)
     dx = tl.zeros((BN, CHUNK), tl.float32)
     for first in range(0, COUNT, BM):
         m = first + tl.arange(0, BM)
-        at = scores + m[:, None] * _padded(T) + n[None, :]
-        ok = (m < COUNT)[:, None] & (n < _padded(T))[None, :]
+        at = scores + m[:, None] * T + n[None, :]
+        ok = (m < COUNT)[:, None] & (n < T)[None, :]
         p = tl.load(p_ptr + at, mask=ok, other=0.0)
         dx = tl.dot(tl.trans(p), _rows(back_ptr + queries, m, d, COUNT, D), dx, input_precision=PRECISION)
         ds = tl.load(ds_ptr + at, mask=ok, other=0.0)
@@ -211,8 +217,9 @@ TILES = {
         32: {"BM": 32, "num_warps": 4, "num_stages": 1},
         64: {"BM": 32, "num_warps": 8, "num_stages": 2},
     },
-    "wide": {"BM": 128, "CHUNK": 64, "num_warps": 8, "num_stages": 3},
-    "query": {"BM": 128, "CHUNK": 64, "num_warps": 8, "num_stages": 3},
+    "probabilities": {"BM": 128, "CHUNK": 64, "num_warps": 8, "num_stages": 3},
+    "score grad": {"BM": 128, "CHUNK": 64, "num_warps": 8, "num_stages": 3},
+    "weighted": {"BM": 128, "CHUNK": 128, "BN": 32, "num_warps": 8, "num_stages": 4},
     "token": {"BN": 128, "CHUNK": 128, "BM": 64, "num_warps": 8, "num_stages": 3},
 }
 
@@ -223,8 +230,8 @@ def _shape(q, x, length):
     return k * (tokens // length), d**-0.5, {"T": length, "H": q.shape[2] // d, "D": d, "PRECISION": PRECISION}
 
 
-def attention(q, x, length, record):
-    """Outputs like q (K, B * T, heads * D) on tokens x (K, B * T, D), and with ``record`` what the gradient needs."""
+def attention(q, x, length):
+    """Outputs like q (K, B * T, heads * D) on tokens x (K, B * T, D), and what the gradient needs besides."""
     rows, scale, shape = _shape(q, x, length)
     queries, out = length * shape["H"], torch.empty_like(q)
     if shape["D"] in TILES["narrow"]:
@@ -232,12 +239,20 @@ def attention(q, x, length, record):
         kept = torch.empty(rows, queries, device=q.device)
         _narrow_attention[(rows * triton.cdiv(queries, tile["BM"]),)](q, x, out, kept, scale, **shape, **tile)
     else:
-        tile = TILES["wide"]
-        kept = q.new_empty(rows, queries, -(-length // 8) * 8) if record else None
-        _wide_attention[(rows * triton.cdiv(queries, tile["BM"]),)](
-            q, x, out, kept, scale, **shape, TP=power(length), KEEP=record, **tile
-        )
+        tile = TILES["probabilities"]
+        kept = q.new_empty(rows, queries, length)
+        _probabilities[(rows * triton.cdiv(queries, tile["BM"]),)](q, x, kept, scale, **shape, TP=power(length), **tile)
+        _weigh(kept, x, out, None, shape)
     return out, kept
+
+
+def _weigh(weights, x, out, part, shape):
+    """Tokens summed by weights (rows, queries, length), and parts of the sums of these by head where wanted."""
+    rows, queries, _ = weights.shape
+    tile = TILES["weighted"]
+    _weighted_tokens[(rows * triton.cdiv(queries, tile["BM"]) * (shape["D"] // tile["CHUNK"]),)](
+        weights, x, out, part, **shape, **tile, SUMS=part is not None
+    )
 
 
 def attention_grad(q, x, kept, out, back, add, length):
@@ -252,10 +267,13 @@ def attention_grad(q, x, kept, out, back, add, length):
             **TILES["narrow grad"][shape["D"]],
         )  # fmt: skip
     else:
-        query, token = TILES["query"], TILES["token"]
-        blocks = triton.cdiv(queries, query["BM"])
-        part, ds = torch.empty(len(q), rows // len(q) * blocks, wide, device=q.device), torch.empty_like(kept)
-        _query_grad[(rows * blocks,)](x, kept, back, dq, ds, part, scale, **shape, TP=power(length), **query)
+        score, token, weighted = TILES["score grad"], TILES["token"], TILES["weighted"]
+        ds = torch.empty_like(kept)
+        _score_grad[(rows * triton.cdiv(queries, score["BM"]),)](
+            back, x, kept, ds, scale, **shape, TP=power(length), **score
+        )
+        part = torch.empty(len(q), rows // len(q) * triton.cdiv(queries, weighted["BM"]), wide, device=q.device)
+        _weigh(ds, x, dq, part, shape)
         tiles = triton.cdiv(length, token["BN"]) * (shape["D"] // token["CHUNK"])
         _token_grad[(rows * tiles,)](kept, back, ds, q, add, dx, **shape, **token)
     return dq, dx, part.sum(1)

@@ -27,7 +27,7 @@ class Block(NamedTuple):
     tokens: torch.Tensor
     merged: Any  # the weights of attention as the kernels take them
     queries: torch.Tensor
-    kept: torch.Tensor | None  # what the kernels keep of attention
+    kept: torch.Tensor  # what the kernels keep of attention
     attended: torch.Tensor
     out: torch.Tensor
     middle: torch.Tensor  # behind the first normalisation
@@ -93,7 +93,7 @@ class TransformerStack(FlatStack):
     @torch.no_grad()
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
         if self.kernels:
-            return self._fused_logits(self.kernels, self._fused_forward(self.kernels, x, record=False))
+            return self._fused_logits(self.kernels, self._fused_forward(self.kernels, x))
         return self._forward(self._tokens(x)[1], self.params)
 
     def step(
@@ -101,7 +101,7 @@ class TransformerStack(FlatStack):
     ) -> None:
         if self.kernels:
             with torch.no_grad():
-                block = self._fused_forward(self.kernels, x, record=True)
+                block = self._fused_forward(self.kernels, x)
                 slope = self.slope(self._fused_logits(self.kernels, block), targets, weights, coupling)
                 self._fused_step(self.kernels, x, block, slope)
             return
@@ -162,7 +162,7 @@ class TransformerStack(FlatStack):
 
     # with kernels
 
-    def _fused_forward(self, kernels: ModuleType, ids: torch.Tensor, record: bool) -> Block:
+    def _fused_forward(self, kernels: ModuleType, ids: torch.Tensor) -> Block:
         low, exact = self.low, self.params
         models, rows, length = ids.shape
         width = exact[TABLE].shape[-1]
@@ -171,7 +171,7 @@ class TransformerStack(FlatStack):
         x = x.flatten(1, 2)
         merged = kernels.merge(low, exact, self.heads)
         queries = kernels.product(x, merged.queries, merged.query_bias)
-        attended, kept = kernels.attention(queries, x, length, record)
+        attended, kept = kernels.attention(queries, x, length)
         out = kernels.product(attended, merged.outputs)
         middle = torch.empty_like(x)
         norm = (exact["norm1.weight"], exact["norm1.bias"])
