@@ -8,10 +8,11 @@ import sys
 import time
 
 import pytest
+import torch
 
 from lowchurn import __version__
 from lowchurn.bench import _blocks as blocks_module
-from lowchurn.bench._blocks import Block
+from lowchurn.bench._blocks import Block, How
 from lowchurn.bench._loading import load
 from lowchurn.bench._protocol import Protocol, count_weights, dial_settings, paper_settings, settings_of
 from lowchurn.bench._report import write_report, write_tables
@@ -104,6 +105,25 @@ def test_a_failure_is_a_row_with_its_reason(tmp_path, monkeypatch):
     assert quiet(store, ["wine"], [TINY], some, 3)["new"] == 0
     assert quiet(store, ["wine"], [TINY], some, 3, retry_failed=True)["new"] == 2
     assert {row["status"] for row in Store(tmp_path).rows()} == {"finished"}
+
+
+def test_a_gpu_that_ended_all_work_ends_the_run(monkeypatch):
+    """Otherwise each later block would become rows that failed for a reason that is not its own."""
+
+    def failed(*arguments, **options):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    block = Block(load("wine"), TINY, {0: [ColdStart(), Distill(0.5)]}, How(device="cuda:0"))
+    monkeypatch.setattr(blocks_module, "run_trials", failed)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)  # it goes on: the block alone has failed
+    assert [row["status"] for row in block.rows()] == [
+        "failed: RuntimeError: CUDA error: an illegal memory access was encountered"
+    ] * 2
+    monkeypatch.setattr(torch.cuda, "synchronize", failed)
+    with pytest.raises(
+        RuntimeError, match="the GPU ended all work of this process: CUDA error: an illegal.*same command"
+    ):
+        block.rows()
 
 
 def test_settings_that_share_trainings_are_counted_once(tmp_path):

@@ -1,5 +1,7 @@
 """The GPU paths against the same training on the CPU in double precision. ``make test-gpu``."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from lowchurn.nets._stacks import Batches, Settings, _resnet_plain, _stack, make
 from lowchurn.nets._stacks._convnet import ConvnetStack
 from lowchurn.nets._stacks._convnet_gpu import LARGEST, GpuConvnetStack
 from lowchurn.nets._stacks._resnet import ResnetStack
+from lowchurn.nets._streams import new_stream
 from lowchurn.nets.networks import convnet, fcn, transformer
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
 from tests.nets.test_stacks import short_resnet
@@ -333,6 +336,23 @@ def test_transformers_repeat_and_neighbours_do_not_matter():
     for name, value in together.state.items():
         assert torch.equal(value, again.state[name]), f"{name} does not repeat"
         assert torch.equal(value, apart.state[name]), f"{name} depends on neighbours"
+
+
+def test_threads_that_record_steps_do_not_disturb_each_other():
+    """Models leave in most epochs, so each thread records dozens of steps while the others launch theirs."""
+    network, (X, y) = WORLDS["convnet"]
+    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)] * 6)
+    options = {"epochs": 25, "patience": 1, "device": "cuda"}
+    alone = train(network, X, tasks, **options)
+
+    def beside():
+        torch.cuda.set_stream(new_stream())
+        return train(network, X, tasks, **options)
+
+    with ThreadPoolExecutor(4) as pool:
+        for other in [future.result() for future in [pool.submit(beside) for _ in range(12)]]:
+            for name, value in alone.state.items():
+                assert torch.equal(value, other.state[name]), name
 
 
 def test_any_module():

@@ -66,6 +66,8 @@ class Block:
         except (RuntimeError, MemoryError, ValueError, ArithmeticError) as error:
             if isinstance(error, torch.cuda.OutOfMemoryError):
                 torch.cuda.empty_cache()
+            elif self.how.device.startswith("cuda"):
+                _check_gpu()
             return self.failed(f"{type(error).__name__}: {error}")
 
     def failed(self, reason: str) -> list[Row]:
@@ -76,6 +78,20 @@ class Block:
         wanted = [(trial, one) for trial, some in self.wanted.items() for one in some]
         rows = [row_of(data, protocol, trial, one, seeds[trial], status) for trial, one in wanted]
         return [row | nothing | {"dtype": self.how.dtype} for row in rows]
+
+
+def _check_gpu() -> None:
+    """Raise where the GPU has ended all work of this process: every later block would fail for the same reason."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise RuntimeError(
+            f"bench: the GPU ended all work of this process: {reason}. Finished rows are kept: give the same command "
+            "again."
+        ) from error
 
 
 class Batch(NamedTuple):

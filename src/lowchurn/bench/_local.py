@@ -32,6 +32,8 @@ def _in_parallel(blocks: list[Block], at_once: int) -> Iterator[tuple[Block, lis
     """Each worker on a stream of its own: kernels of several blocks share the GPU."""
     import torch
 
+    from lowchurn.nets._streams import new_stream
+
     workers = min(at_once, len(blocks))
     if workers < 2:
         yield from ((one, one.rows()) for one in blocks)
@@ -39,7 +41,7 @@ def _in_parallel(blocks: list[Block], at_once: int) -> Iterator[tuple[Block, lis
 
     def take_stream() -> None:  # one for all blocks of a worker, since a stream keeps its memory
         if torch.cuda.is_available():
-            torch.cuda.set_stream(torch.cuda.Stream())
+            torch.cuda.set_stream(new_stream())
 
     with ThreadPoolExecutor(workers, initializer=take_stream) as pool:
         futures = {pool.submit(one.rows): one for one in blocks}

@@ -1,4 +1,8 @@
-"""Several stacks on one GPU at the same time, launched by one thread: an epoch of each in turn."""
+"""Streams of a GPU: several stacks at the same time, launched by one thread, and one stream for recording alone.
+
+torch hands out 32 streams of a GPU, one after the other, and then the same again. What is launched on a stream while it
+is recorded becomes a part of the recording, whoever launches it: so the stream for recording is never handed out here.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,23 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 _own = threading.local()  # streams of each thread, used again and again, since a stream keeps its memory
+_recording: dict[int, torch.cuda.Stream] = {}  # by the number of the GPU
+_drawing = threading.Lock()
+
+
+def recording_stream() -> torch.cuda.Stream:
+    """The stream of the current GPU on which steps are recorded: always the same, so that recordings share memory."""
+    device = torch.cuda.current_device()
+    with _drawing:
+        if device not in _recording:
+            _recording[device] = torch.cuda.Stream()
+        return _recording[device]
+
+
+def new_stream() -> torch.cuda.Stream:
+    """A stream of the current GPU to launch work on: not the one for recording."""
+    reserved, stream = recording_stream(), torch.cuda.Stream()
+    return torch.cuda.Stream() if stream.cuda_stream == reserved.cuda_stream else stream
 
 
 def in_turn(works: Sequence[Iterator[object]], device: torch.device) -> None:
@@ -21,7 +42,8 @@ def in_turn(works: Sequence[Iterator[object]], device: torch.device) -> None:
     if device.type != "cuda" or len(works) < 2:
         _take_turns([(nullcontext(), work) for work in works])
         return
-    now, streams = torch.cuda.current_stream(device), _streams(len(works), device)
+    with torch.cuda.device(device):
+        now, streams = torch.cuda.current_stream(), _streams(len(works), device)
     for stream in streams:
         stream.wait_stream(now)
     try:
@@ -41,5 +63,5 @@ def _take_turns(left: list[tuple[AbstractContextManager[object], Iterator[object
 
 def _streams(count: int, device: torch.device) -> list[torch.cuda.Stream]:
     known = _own.__dict__.setdefault("streams", {}).setdefault(device, [])
-    known += [torch.cuda.Stream(device) for _ in range(count - len(known))]
+    known += [new_stream() for _ in range(count - len(known))]
     return list(known[:count])

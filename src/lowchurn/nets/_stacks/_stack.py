@@ -17,6 +17,7 @@ from functools import cached_property
 import torch
 
 from lowchurn.nets._losses import batch_gradient
+from lowchurn.nets._streams import recording_stream
 
 State = dict[str, torch.Tensor]  # of one model, or of K models with a leading axis
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-7  # Keras' Adam
@@ -258,9 +259,8 @@ class RecordedStep:
     def __init__(self, stack: RecordableStack, batches: Batches, earlier: RecordedStep | None = None) -> None:
         self.inputs = batches.copy()
         self.graph = torch.cuda.CUDAGraph()
-        now, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-        aside.wait_stream(now)
-        with self.recording, torch.cuda.stream(aside):
+        # No stream waits for another: while a step is recorded, nothing is computed.
+        with self.recording, torch.cuda.stream(recording_stream()):
             free, total = torch.cuda.mem_get_info()
             if 4 * free < total:  # while a step is recorded, nothing can be given back, and this would be too late
                 torch.cuda.empty_cache()
@@ -270,7 +270,6 @@ class RecordedStep:
                 stack.train_step(self.inputs)
             finally:
                 self.graph.capture_end()
-        now.wait_stream(aside)
 
     def replay(self, batches: Batches) -> None:
         """Train on the batch of one step."""
