@@ -13,7 +13,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from lowchurn._files import write_file
-from lowchurn.bench._report import Figures, Tables, all_tables, make_figures
+from lowchurn.bench._report import all_tables, make_figures
+from lowchurn.bench._segments import Row
 from lowchurn.bench._store import Store
 from lowchurn.bench._tables import table_rows, variant_name
 
@@ -41,11 +42,14 @@ PAGES = {
         "Convolutional networks of all sizes: MNIST variants, SVHN and CIFAR10",
         _of_paper(*(f"{family}{size}" for family in ("mnist", "cifar") for size in SIZES)),
     ),
-    "celeba": ("The 40 tasks of CelebA", _of_paper(*(f"celeba{size}" for size in SIZES))),
     "resnet": ("Residual networks: CIFAR10 and CIFAR100", _of_paper("resnet")),
     "imdb": ("IMDB, transformers", _of_paper(*(f"imdb{size}" for size in SIZES))),
     "images_past_paper": ("Past the paper on images: the soup's dial and sticky decisions", _past(CONVNETS + RESNETS)),
     "imdb_past_paper": ("Past the paper on text: the soup's dial and sticky decisions", _past(TRANSFORMERS)),
+}
+FACES = {
+    "celeba": ("The 40 tasks of CelebA", _of_paper(*(f"celeba{size}" for size in SIZES))),
+    "celeba_past_paper": ("Past the paper on CelebA: the soup's dial and sticky decisions", _past(CONVNETS)),
 }
 SQUARED = {
     "squared": (
@@ -61,37 +65,43 @@ def _heading(table: str) -> list[str]:
     return [f"### {first[1]}\n"] if first else []
 
 
-def pages(tables: Tables, figures: Figures) -> dict[str, str]:
-    """File -> content: a page for each experiment of which there are tables, with its figures as files beside it."""
-    files = {}
-    for loss, some in (("log", PAGES), ("squared", SQUARED)):
-        for name, (title, wanted) in some.items():
-            made: list[str] = []
-            for variant in {variant_name(v): v for v, _ in tables}.values():
-                own = {table.name: table for v, table in tables if v == variant and v["loss"] == loss}
-                found = [text for one in wanted if one in own for text in (*_heading(one), own[one].markdown())]
-                drawn = [(n, chart) for v, n, chart in figures if v == variant and n.startswith(f"{name}-")]
-                files |= {f"{figure}.svg": chart.svg() for figure, chart in drawn}
-                found += [f"![{chart.title}]({figure}.svg)\n" for figure, chart in drawn]
-                if found:
-                    made += [f"## {variant_name(variant)}\n", *found]
-            if made:
-                files[f"{name}.md"] = "\n".join([f"# {title}\n", *made])
+def pages(rows: list[Row]) -> dict[str, str]:
+    """File -> content: a page for each experiment of which there are rows, with its figures as files beside it.
+
+    ``claims.md`` sets the paper's claims beside what was found. CelebA's tasks are compared apart from other images.
+    """
+    files: dict[str, str] = {}
+    faces = [row for row in rows if row["dataset"].startswith("celeba_")]
+    others = [row for row in rows if not row["dataset"].startswith("celeba_")]
+    for some, named in ((others, {"log": PAGES, "squared": SQUARED}), (faces, {"log": FACES})):
+        tables = list(all_tables(some))
+        figures = make_figures(some, tables)
+        for loss, wanted in named.items():
+            for name, (title, parts) in wanted.items():
+                made: list[str] = []
+                for variant in {variant_name(v): v for v, _ in tables}.values():
+                    own = {table.name: table for v, table in tables if v == variant and v["loss"] == loss}
+                    found = [text for one in parts if one in own for text in (*_heading(one), own[one].markdown())]
+                    drawn = [(n, chart) for v, n, chart in figures if v == variant and n.startswith(f"{name}-")]
+                    files |= {f"{figure}.svg": chart.svg() for figure, chart in drawn}
+                    found += [f"![{chart.title}]({figure}.svg)\n" for figure, chart in drawn]
+                    if found:
+                        made += [f"## {variant_name(variant)}\n", *found]
+                if made:
+                    files[f"{name}.md"] = "\n".join([f"# {title}\n", *made])
+        claims = "\n".join(table.markdown() for _, table in tables if table.name == "claims")
+        files["claims.md"] = "\n".join(filter(None, [files.get("claims.md"), claims]))
     return files
 
 
 def main() -> None:
     store, out = Path(sys.argv[1]), Path(sys.argv[2])
-    rows = table_rows(Store(store))
-    tables = list(all_tables(rows))
-    figures = make_figures(rows, tables)
+    files = pages(table_rows(Store(store)))
+    print(files.pop("claims.md"))
     out.mkdir(parents=True, exist_ok=True)
-    for name, content in pages(tables, figures).items():
+    for name, content in files.items():
         write_file(out / name, content)
         print(f"written: {out / name}", file=sys.stderr)
-    for _, table in tables:
-        if table.name == "claims":
-            print(table.markdown())
 
 
 if __name__ == "__main__":

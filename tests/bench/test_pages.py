@@ -1,6 +1,7 @@
 """The pages of long tables in docs/results, from a store made by hand."""
 
 import importlib.util
+import math
 import re
 import statistics
 import sys
@@ -13,7 +14,7 @@ pytest.importorskip("vl_convert")
 from lowchurn.bench import _plans
 from lowchurn.bench._paper import TABLES
 from lowchurn.bench._past_paper import by_network, dial_table, dial_variants
-from lowchurn.bench._report import all_tables, make_figures
+from lowchurn.bench._report import all_tables
 from lowchurn.bench._store import Store, copy_rows
 from lowchurn.bench._tables import METHODS, averages, choose, cold_accuracy_table, of_variant, variants
 from tests.bench.test_tables import BASE, parameters
@@ -65,9 +66,9 @@ def test_a_page_for_each_experiment_that_was_run(result_pages):
         *rows_of("imdb", "transformer-1"),
         *rows_of("adult", "fcn-1000", loss="squared"),
     ]
-    tables = list(all_tables(rows))
-    files = result_pages.pages(tables, make_figures(rows, tables))
+    files = result_pages.pages(rows)
     pages = {"table2", "convnets", "celeba", "imdb", "images_past_paper", "imdb_past_paper", "squared"}
+    pages |= {"celeba_past_paper", "claims"}
     assert {name for name in files if name.endswith(".md")} == {f"{name}.md" for name in pages}
     assert "| kmnist | 20.50 | missing |" in files["table2.md"]
     assert "| emnist_balanced | not run |" in files["table2.md"]
@@ -76,12 +77,16 @@ def test_a_page_for_each_experiment_that_was_run(result_pages):
     assert "(imdb-1000-raw-warm.svg)" in files["imdb.md"]
     assert files["imdb-1000-raw-warm.svg"].startswith("<svg")
     assert "losssquared" in files["squared.md"]
-    assert all("losssquared" not in text for name, text in files.items() if name != "squared.md")
+    assert all("losssquared" not in text for name, text in files.items() if name not in ("squared.md", "claims.md"))
     # Sizes are compared apart from each other.
-    named = {table.name for _, table in tables}
+    named = {table.name for _, table in all_tables(rows)}
     assert {"dial-convnet-4-ratio", "dial-convnet-4-100-ratio"} <= named
     assert files["images_past_paper.md"].count("rows can be compared") >= 2
     assert re.findall("### (.*)", files["images_past_paper.md"]) == ["convnet-4", "convnet-4-100"]
+    # Faces are compared with faces.
+    assert "celeba" not in files["images_past_paper.md"]
+    assert "kmnist" not in files["celeba_past_paper.md"]
+    assert [files["claims.md"].count(f"| {name} |") for name in ("celeba1000", "table2")] == [1, 1]
 
 
 def test_rows_that_are_kept_make_the_same_tables(keep_rows, tmp_path):
@@ -188,6 +193,47 @@ def test_tables_and_claims_are_those_of_the_rows_in_this_repository(name, start,
     ran = [cells for _, cells in table.rows if any(cell.ran for cell in cells)]
     best = [{table.columns[i] for i in table.bold(cells)} for cells in ran]
     assert said.format(sum("distill" in names for names in best), len(ran)) in reading
+
+
+@pytest.fixture(scope="module")
+def faces():
+    """The rows of the paper's methods on CelebA that are in the repository."""
+    return [row for row in Store(ROOT / "benchmarks" / "rows_celeba").rows() if row["strategy"] in METHODS]
+
+
+def test_tables_and_claims_of_celeba_are_those_of_the_rows_in_this_repository(faces, reading):
+    (variant,) = variants(faces)
+    some = averages(choose(faces, variant))
+    lines = set((ROOT / "docs" / "results" / "celeba.md").read_text(encoding="utf-8").splitlines())
+    for paper, said in (("celeba1000", "rows | 79 % of 200 rows"), ("celeba100", "rows | 96 % of 200 rows")):
+        paper = next(one for one in TABLES if one.name == paper)
+        parts = [cold_accuracy_table(some, variant, part) for part in paper.split()]
+        ran = [part for part in parts if any(cell.ran for _, cells in part.rows for cell in cells)]
+        assert {line for part in ran for line in part.markdown().splitlines() if "| convnet-" in line} <= lines
+        best = [{part.columns[i] for i in part.bold(cells)} for part in ran for _, cells in part.rows]
+        compared = [names for names in best if names]
+        wins = sum("distill" in names for names in compared)
+        assert f"{said} | {wins} of {len(compared)} ({100 * wins / len(compared):.0f} %)" in reading
+
+
+def test_what_is_said_of_faces_past_the_paper_is_what_their_tables_say(reading):
+    """Ratios to the best of the paper's eight: how many are below one, of how many, and their median."""
+    found, published = {}, _published("celeba_past_paper.md")
+    for initial in ("1000", "100"):
+        tables = [cells for labels, cells in published.items() if labels[2].startswith(f"{initial}/")]
+        for method in ("sticky 1 cold", "sticky 8+8", "soup"):
+            best = [min(float(cells[name]) for name in METHODS if cells[name] != "N/A") for cells in tables]
+            pairs = [(float(c[method]), b) for c, b in zip(tables, best, strict=True) if c[method] != "N/A"]
+            ratios = [own / b if b else 1.0 if own == 0 else math.inf for own, b in pairs]
+            found[method, initial] = sum(r < 1 for r in ratios), len(ratios), f"{statistics.median(ratios):.2f}"
+    one, few = found["sticky 1 cold", "1000"], found["sticky 1 cold", "100"]
+    assert f"defined in all {one[1] + few[1]} rows" in reading
+    assert f"{one[0]} of {one[1]} from 1000 rows ({one[2]} of it in the median)" in reading
+    assert f"{few[0]} of {few[1]} from 100 ({few[2]})" in reading
+    one, few = found["sticky 8+8", "1000"], found["sticky 8+8", "100"]
+    assert f"8 + 8 retrains in {one[0]} and {few[0]} ({one[2]} and {few[2]})" in reading
+    one, few = found["soup", "1000"], found["soup", "100"]
+    assert f"in {one[0]} of {one[1]} ({one[2]}) and in {few[0]} of {few[1]} ({few[2]})" in reading
 
 
 @pytest.mark.parametrize(

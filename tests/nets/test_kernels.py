@@ -21,5 +21,7 @@ def test_kernels_of_transformers_give_the_gradients_of_plain_ones():
         text=True,
         check=True,
     )
-    for errors in json.loads(done.stdout.splitlines()[-1]):
+    *exact, rounded = json.loads(done.stdout.splitlines()[-1])
+    for errors in exact:
         assert max(errors.values()) < 2e-6, errors
+    assert max(rounded.values()) < 2e-3, rounded

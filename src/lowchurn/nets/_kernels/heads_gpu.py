@@ -77,7 +77,7 @@ def _times_vector(
     tl.store(out_ptr + model * OUT_MODEL + head * OUT_HEAD + i, out)
 
 
-LOW = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+LOW = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float16: tl.float16}  # the last two in tests
 
 # Launchers: views (K, heads, rows, columns) of the weights of all models, vectors (K, heads, n).
 
