@@ -323,11 +323,12 @@ def test_transformers_in_bfloat16(size, rows):
     assert max(errors.values()) < 0.1, errors  # bfloat16 keeps 8 bits
 
 
-def test_transformers_repeat_and_neighbours_do_not_matter():
+@pytest.mark.parametrize("size", [1, 4])  # narrow and wide: other kernels
+def test_transformers_repeat_and_neighbours_do_not_matter(size):
     rng = np.random.default_rng(0)
     X, y = rng.integers(2000, size=(200, 200)), rng.integers(3, size=200)
     X[:, 150:] = 0  # many equal tokens
-    network = transformer(1, classes=3, vocabulary=2000)
+    network = transformer(size, classes=3, vocabulary=2000)
     tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3)] * 8)
     options = {"epochs": 2, "device": "cuda"}
     together = train(network, X, tasks, **options)

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from lowchurn.nets._kernels.dense_gpu import power
+from lowchurn.nets._kernels.dense_gpu import column_sums, power
 
 LONGEST = 256  # tokens of a row whose scores fit into registers
 MOST_HEADS = 128  # of which a block of queries contains every one
@@ -276,4 +276,6 @@ def attention_grad(q, x, kept, out, back, add, length):
         _weigh(ds, x, dq, part, shape)
         tiles = triton.cdiv(length, token["BN"]) * (shape["D"] // token["CHUNK"])
         _token_grad[(rows * tiles,)](kept, back, ds, q, add, dx, **shape, **token)
-    return dq, dx, part.sum(1)
+    of_bias = torch.empty(len(q), wide, device=q.device)
+    column_sums(part, of_bias)
+    return dq, dx, of_bias
