@@ -2,8 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Modules are compiled when they are first imported: most of those of the larger packages never are.
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile -c constraints.txt
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 .PHONY: help demo docs test test-slow test-stress test-gpu test-spark test-ray check format clean \
 	bench-combine bench-engine bench-audit bench-learners bench-search bench-dial bench-hf bench-users bench-table1
