@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 import torch
-from products import BATCH, LENGTH, milliseconds
+from products import BATCH, LENGTH, fits, milliseconds
 
 MODELS = {1: 128, 2: 64, 4: 24, 8: 8}  # at once, by size; 3 of larger ones
 NARROW = (1, 2)  # sizes whose kernels have tiles for each width
@@ -111,14 +111,7 @@ def variants(size: int) -> Iterator[Timed]:
 def compiled(one: Timed) -> bool:
     """Compile its kernels, in a process of its own; False where its tiles do not fit."""
     one.use_tiles()
-    try:
-        one.call(1)()
-        torch.cuda.synchronize()
-    except Exception as error:  # too much shared memory, in Triton's own class
-        if "resource" not in f"{type(error).__name__} {error}".lower():
-            raise
-        return False
-    return True
+    return fits(lambda: one.call(1)())
 
 
 def show(one: Timed) -> None:

@@ -140,8 +140,13 @@ def compiled(job: tuple[Product, dict]) -> bool:
     """Compile a kernel, in a process of its own; False where its tiles do not fit."""
     one, tile = job
     use(tile, one)
+    return fits(ours(one, 1))
+
+
+def fits(call: Callable[[], object]) -> bool:
+    """Run something on the GPU; False where its tiles do not fit."""
     try:
-        ours(one, 1)()
+        call()
         torch.cuda.synchronize()
     except Exception as error:  # too much shared memory, in Triton's own class
         if "resource" not in f"{type(error).__name__} {error}".lower():
