@@ -153,15 +153,43 @@ def test_what_is_said_of_all_convnets_is_what_their_tables_say(reading):
     assert f"the soup {soup[2]}, and 8 + 8 retrains {both[2]} (four sets" in reading
 
 
-def _ratios_to_the_best(initial, rows):
+def _ratios_to_the_best(initial, rows, page="images_past_paper.md", family="convnet"):
     """Of each method past the paper: how often it has less churn, how often it is defined, its mean ratio."""
-    published = _published("images_past_paper.md")
-    tables = [cells for labels, cells in published.items() if labels[2].startswith(f"{initial}/")]
+    tables = [
+        cells
+        for labels, cells in _published(page).items()
+        if labels[1].startswith(family) and labels[2].startswith(f"{initial}/")
+    ]
     assert len(tables) == rows
     for method in ("sticky 1 cold", "sticky 8+8", "soup", "sticky soup"):
         best = [min(float(cells[name]) for name in METHODS if cells[name] != "N/A") for cells in tables]
-        found = [float(cells[method]) / b for cells, b in zip(tables, best, strict=True) if cells[method] != "N/A"]
+        defined = ((cells.get(method, "N/A"), b) for cells, b in zip(tables, best, strict=True))
+        found = [float(cell) / b for cell, b in defined if cell != "N/A"]
         yield sum(ratio < 1 for ratio in found), len(found), f"{statistics.geometric_mean(found):.2f}"
+
+
+def test_what_is_said_of_text_past_the_paper_is_what_its_tables_say(reading):
+    """Ratios to the best of the paper's eight by the initial rows, over the transformers that were run."""
+    found = [
+        list(_ratios_to_the_best(initial, rows, "imdb_past_paper.md", "transformer"))
+        for initial, rows in (("1000", 4), ("100", 4), ("10000", 3))
+    ]
+    assert all(less == defined for some in found for less, defined, _ in some)
+    one, both, soup, _ = zip(*found, strict=True)
+    assert (
+        "with every network, on average {} of it from 1000 rows, {} from 100 and {} from 10000".format(
+            *(mean for *_, mean in one)
+        )
+        in reading
+    )
+    assert "(geometric means of {}, {} and {} networks)".format(*(defined for _, defined, _ in one)) in reading
+    assert (
+        "the soup {}, {} and {}, 8 + 8 retrains {}, {} and {} (of 3 networks each".format(
+            *(mean for *_, mean in (*soup, *both))
+        )
+        in reading
+    )
+    assert {defined for _, defined, _ in (*soup, *both)} == {3}
 
 
 # Tables of which every row is in the repository: table of the paper, start, page, what is said of distillation.
@@ -170,7 +198,9 @@ OF_KEPT_ROWS = [
     ("cifar100", "warm", "convnets", "SVHN and CIFAR10 | 8 of 10 | {} of {} |"),
     ("mnist10000", "warm", "convnets", "label smoothing close | convnet-4: {} of the {} that can be had;"),
     ("cifar10000", "warm", "convnets", "SVHN and CIFAR10 | 10 of 10 | convnet-4: {} of {} |"),
-    ("imdb100", "warm", "imdb", ""),
+    ("imdb100", "warm", "imdb", "IMDB from 100 rows | the larger networks | none of four:"),
+    ("imdb10000", "warm", "imdb", "IMDB from 10000 rows | all networks but one, here and from 1000 | none of three:"),
+    ("resnet", "warm", "resnet", "residual networks | every case | {} of {} (resnet-50 and 101 on cifar10)"),
     ("table2", "cold", "table2", ""),
     ("imdb1000", "cold", "imdb", ""),
 ]
@@ -242,7 +272,7 @@ def test_what_is_said_of_faces_past_the_paper_is_what_their_tables_say(reading):
 
 
 @pytest.mark.parametrize(
-    ("name", "page", "rows"), [("mnist1000", "convnets", 6), ("cifar1000", "convnets", 5), ("imdb1000", "imdb", 1)]
+    ("name", "page", "rows"), [("mnist1000", "convnets", 6), ("cifar1000", "convnets", 5), ("imdb1000", "imdb", 3)]
 )
 def test_rows_of_tables_that_are_kept_in_part(name, page, rows, kept_tables):
     """The other rows of these tables are older than the rows in the repository."""
