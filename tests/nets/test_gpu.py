@@ -15,6 +15,8 @@ from lowchurn.nets._stacks._resnet import ResnetStack
 from lowchurn.nets._streams import new_stream
 from lowchurn.nets.networks import convnet, fcn, transformer
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
+from tests.nets.fcn_twins import KINDS, cases
+from tests.nets.fcn_twins import relative_errors as relative_errors_of_fcn
 from tests.nets.test_stacks import short_resnet
 from tests.nets.test_train import SETTINGS, WORLDS, make_tasks
 from tests.nets.transformer_twins import relative_errors
@@ -49,6 +51,14 @@ def test_fused_fcn(size, loss):
     gpu, again = compare(fcn(size, inputs=5, classes=3), X, y, SETTINGS, 2e-3, epochs=3, batch_size=16, loss=loss)
     for name, value in gpu.state.items():
         assert torch.equal(value, again.state[name]), "not repeatable"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", cases())
+def test_an_epoch_of_fully_connected_networks_is_that_of_the_cpu(sizes, kind):
+    errors = relative_errors_of_fcn(*sizes, kind, device="cuda")
+    assert errors.pop("logits") < 1e-5
+    assert max(errors.values()) < 1e-3, errors  # of what training changed
 
 
 @pytest.mark.parametrize("scale", [1, 30])

@@ -12,16 +12,29 @@ import pytest
 there = importlib.util.find_spec("triton") is not None and np.lib.NumpyVersion(np.__version__) < "2.4.0"
 
 
-@pytest.mark.skipif(not there, reason="needs Triton, whose interpreter takes a numpy before 2.4")
-def test_kernels_of_transformers_give_the_gradients_of_plain_ones():
+pytestmark = pytest.mark.skipif(not there, reason="needs Triton, whose interpreter takes a numpy before 2.4")
+
+
+def interpreted(module):
+    """What a program prints last, as JSON; its kernels are run by Triton's interpreter."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.nets.transformer_twins"],
+        [sys.executable, "-m", module],
         env=os.environ | {"TRITON_INTERPRET": "1"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    *exact, rounded = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_an_epoch_of_fully_connected_networks_is_that_of_the_cpu():
+    for errors in interpreted("tests.nets.fcn_twins"):
+        assert errors.pop("logits") < 1e-6
+        assert max(errors.values()) < 2e-4, errors  # of what training changed
+
+
+def test_kernels_of_transformers_give_the_gradients_of_plain_ones():
+    *exact, rounded = interpreted("tests.nets.transformer_twins")
     for errors in exact:
         assert max(errors.values()) < 2e-6, errors
     assert max(rounded.values()) < 2e-3, rounded
