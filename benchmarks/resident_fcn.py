@@ -1,10 +1,13 @@
-"""A kernel that keeps each fully connected network in shared memory for a whole epoch, beside the one that is used.
+"""Kernels that keep each fully connected network in shared memory for a whole epoch, beside the one that is used.
 
     python benchmarks/resident_fcn.py               # on a GPU of compute capability 9.0: errors and times
     python benchmarks/resident_fcn.py --emulated    # on a CPU, with a C++ compiler: errors only, every thread a fiber
+    python benchmarks/resident_fcn.py --then raw --inputs openml.npz --out OUT --parts "warm start"
 
-The kernel is `benchmarks/resident/fcn.cu`, and no part of the library yet. Errors are those of what an epoch changes,
-relative to the library's kernels for CPUs in double precision.
+The last one goes on with `gpu_tables.py` and these arguments twice: with the library's kernel, and with the fastest of
+these for each network. The kernels are in `benchmarks/resident`, and no part of the library yet: narrow.cu for up to
+four classes, wide.cu for up to 32. Errors are those of what an epoch changes, relative to the library's kernels for
+CPUs in double precision.
 """
 
 from __future__ import annotations
@@ -15,19 +18,22 @@ import math
 import subprocess
 import sys
 import tempfile
+import threading
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 import torch
 
 from lowchurn.nets._stacks import Batches, Settings
-from lowchurn.nets._stacks._fcn import NAMES, CpuFcnStack
+from lowchurn.nets._stacks._fcn import NAMES, CpuFcnStack, GpuFcnStack
 from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
 
 SOURCES = Path(__file__).parent / "resident"
 KINDS = ("plain", "mixed", "twins")
+NARROW = 4  # classes, at most, whose output layer is not done in products
 # (split, warps, tiles of units of a warp, blocks of a multiprocessor): those that are timed, by tiles of eight columns.
 SHAPES = {
     1: [(1, 16, 4, 1), (2, 8, 4, 2), (4, 4, 4, 3)],
@@ -35,35 +41,75 @@ SHAPES = {
     3: [(2, 8, 4, 1), (4, 4, 4, 2), (4, 8, 2, 2)],
     4: [(4, 8, 2, 1), (4, 4, 4, 1), (8, 4, 2, 2)],
 }
-POINTERS = 16  # arguments that are tensors
+WIDE_SHAPES = [(4, 8, 2, 1), (8, 4, 2, 2), (8, 8, 1, 1)]
 
 
 def constants(inputs, units, classes, shape, kind, *, squared=False, batch=32):
-    """What the kernel is compiled with."""
+    """What a kernel is compiled with."""
     split, warps, tiles, together = shape
     columns = -(-(inputs + 1) // 8)
     width = 8 * columns
     while width % 32 not in (8, 24):  # so that rows of eight lanes lie in different banks
         width += 8
     names = {"D": inputs, "H": units, "C": classes, "KT": columns, "XS": width, "BATCH": batch}
-    names |= {"SPLIT": split, "WARPS": warps, "MT": tiles, "TOGETHER": together}
+    names |= {"SPLIT": split, "WARPS": warps, "MT": tiles, "TOGETHER": together, "WIDE": int(classes > NARROW)}
     return names | {"SQUARED": int(squared), "MIXUP": int(kind == "mixed"), "TWIN": int(kind == "twins")}
 
 
+def shapes(inputs, classes, kind):
+    """Shapes that can be had: clusters have eight blocks at most."""
+    known = WIDE_SHAPES if classes > NARROW else SHAPES[-(-(inputs + 1) // 8)]
+    return [shape for shape in known if shape[0] * (1 + (kind == "twins")) <= 8]
+
+
 def shared_bytes(c):
-    """The size of ``Shared`` in fcn.cu."""
+    """The size of ``Shared`` of a kernel."""
     units, nets = 16 * c["WARPS"] * c["MT"], c["TWIN"] + 1
-    state = 3 * units * (8 * c["KT"] + c["C"])
-    parts = 2 * nets * c["SPLIT"] * c["WARPS"] * c["C"] * 32
-    return 4 * (state + 3 * 32 * c["XS"] + parts + 4 * 32)
+    if not c["WIDE"]:
+        state = 3 * units * (8 * c["KT"] + c["C"])
+        parts = 2 * nets * c["SPLIT"] * c["WARPS"] * c["C"] * 32
+        return 4 * (state + 3 * 32 * c["XS"] + parts + 4 * 32)
+    columns = 8 * -(-c["C"] // 8)
+    state = 3 * units * (8 * c["KT"] + columns)
+    parts = c["WARPS"] * 32 * -(-c["C"] // 2) * 2 + 32 * (columns + 4)
+    return 4 * (state + 2 * 32 * c["XS"] + parts + 3 * 32 + 4 * 32)
 
 
 def defined(c):
     return [f"-D{name}={value}" for name, value in c.items()]
 
 
+class Given(ctypes.Structure):
+    """The argument of a kernel; its tensors must outlive the call."""
+
+    POINTERS = (
+        *("params", "m", "v", "bias", "bias_m", "bias_v", "pool", "rows", "targets", "weights", "order"),
+        *("mate", "mix", "done", "coupling", "step_sizes"),
+    )
+    NUMBERS = (
+        *("last_step_size", "n", "stride_rows", "stride_target_model", "stride_target_row"),
+        *("stride_weights", "stride_order", "stride_mix"),
+    )
+    RATES = ("rate1", "rate2", "epsilon")
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in POINTERS),
+        *((name, ctypes.c_longlong) for name in NUMBERS),
+        *((name, ctypes.c_float) for name in RATES),
+    )
+
+    @classmethod
+    def of(cls, state, b, done, learning_rate=1e-3):
+        """From packed weights and their moments, output biases and theirs, and the batches of an epoch."""
+        sizes = step_sizes(done.device, learning_rate)
+        tensors = (*state, b.pool, b.rows, b.targets, b.weights, b.order, b.mate, b.mix, done, b.coupling, sizes)
+        strides = [b.rows.stride(0), *b.targets.stride()[:2], b.weights.stride(0), b.order.stride(0)]
+        strides.append(0 if b.mix is None else b.mix.stride(0))
+        pointers = (None if one is None else one.data_ptr() for one in tensors)
+        return cls(*pointers, len(sizes) - 1, b.order.shape[1], *strides, 1 - BETA1, 1 - BETA2, EPSILON)
+
+
 class Emulated:
-    """The kernel compiled for this CPU."""
+    """A kernel compiled for this CPU."""
 
     def __init__(self, c):
         with tempfile.TemporaryDirectory() as folder:
@@ -73,29 +119,45 @@ class Emulated:
             subprocess.run(["c++", *options, *defined(c), "-o", library, source], check=True)
             self.library = ctypes.CDLL(library)
         assert self.library.shared_bytes() == shared_bytes(c)
+        assert self.library.given_bytes() == ctypes.sizeof(Given)
 
-    def __call__(self, models, values, kinds, seed=0):
-        converted = [kind(value) for kind, value in zip(kinds, values, strict=True)]
-        self.library.run(ctypes.c_int(models), *converted, ctypes.c_int(seed))
+    def __call__(self, models, given, seed=0):
+        self.library.run(ctypes.c_int(models), ctypes.byref(given), ctypes.c_int(seed))
+
+
+def source_of(c):
+    """The text of a kernel for a GPU."""
+    return "".join((SOURCES / name).read_text() for name in ("cuda.cu", "common.cu", f"{kernel_of(c)}.cu"))
+
+
+def kernel_of(c):
+    return "wide" if c["WIDE"] else "narrow"
+
+
+def compiled(c):
+    """A kernel as machine code of an H100 or H200, by NVRTC, which torch's wheels for CUDA bring along."""
+    from cuda.bindings import nvrtc
+
+    options = ["--std=c++17", "--gpu-architecture=sm_90", "--device-as-default-execution-space", *defined(c)]
+    program = good(nvrtc.nvrtcCreateProgram(source_of(c).encode(), b"fcn.cu", 0, [], []))
+    try:
+        good(nvrtc.nvrtcCompileProgram(program, len(options), [one.encode() for one in options]))
+    except RuntimeError as error:
+        log = b" " * good(nvrtc.nvrtcGetProgramLogSize(program))
+        good(nvrtc.nvrtcGetProgramLog(program, log))
+        raise RuntimeError(log.decode()) from error
+    binary = b" " * good(nvrtc.nvrtcGetCUBINSize(program))
+    good(nvrtc.nvrtcGetCUBIN(program, binary))
+    return binary
 
 
 class OnGpu:
-    """The kernel compiled for this GPU by NVRTC, which torch's wheels for CUDA bring along."""
+    """A kernel on this GPU."""
 
     def __init__(self, c):
-        from cuda.bindings import driver, nvrtc
+        from cuda.bindings import driver
 
-        source = "".join((SOURCES / name).read_text() for name in ("cuda.cu", "fcn.cu"))
-        options = ["--std=c++17", "--gpu-architecture=sm_90", *defined(c)]
-        program = good(nvrtc.nvrtcCreateProgram(source.encode(), b"fcn.cu", 0, [], []))
-        try:
-            good(nvrtc.nvrtcCompileProgram(program, len(options), [one.encode() for one in options]))
-        except RuntimeError as error:
-            log = b" " * good(nvrtc.nvrtcGetProgramLogSize(program))
-            good(nvrtc.nvrtcGetProgramLog(program, log))
-            raise RuntimeError(log.decode()) from error
-        self.binary = b" " * good(nvrtc.nvrtcGetCUBINSize(program))
-        good(nvrtc.nvrtcGetCUBIN(program, self.binary))
+        self.binary = compiled(c)
         torch.zeros(1, device="cuda")  # makes torch's context the current one
         self.function = good(driver.cuModuleGetFunction(good(driver.cuModuleLoadData(self.binary)), b"train"))
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -104,13 +166,14 @@ class OnGpu:
         self.registers = good(driver.cuFuncGetAttribute(registers, self.function))
         self.block, self.shared, self.split = 32 * c["WARPS"], shared_bytes(c), c["SPLIT"]
 
-    def __call__(self, models, values, kinds):
+    def __call__(self, models, given):
         from cuda.bindings import driver
 
         stream = torch.cuda.current_stream().cuda_stream
         grid = models * self.split
-        given = (tuple(values), tuple(kinds))
-        good(driver.cuLaunchKernel(self.function, grid, 1, 1, self.block, 1, 1, self.shared, stream, given, 0))
+        places = (ctypes.c_void_p * 1)(ctypes.addressof(given))
+        where = ctypes.addressof(places)
+        good(driver.cuLaunchKernel(self.function, grid, 1, 1, self.block, 1, 1, self.shared, stream, where, 0))
 
 
 def good(found):
@@ -122,25 +185,9 @@ def good(found):
 
 
 @lru_cache
-def step_sizes(device, count=20480):
-    t = torch.arange(1, count + 1, dtype=torch.float64)
-    return (1e-3 * torch.sqrt(1 - BETA2**t) / (1 - BETA1**t)).float().to(device)
-
-
-def arguments(state, b, done):
-    """Values and C types of the kernel's arguments, whose tensors must outlive the call.
-
-    ``state``: packed weights and their moments, output biases and theirs.
-    """
-    sizes = step_sizes(done.device)
-    tensors = [*state, b.pool, b.rows, b.targets, b.weights, b.order, b.mate, b.mix, done, b.coupling, sizes]
-    assert len(tensors) == POINTERS
-    strides = [b.rows.stride(0), *b.targets.stride()[:2], b.weights.stride(0), b.order.stride(0)]
-    strides.append(0 if b.mix is None else b.mix.stride(0))
-    values = [0 if one is None else one.data_ptr() for one in tensors]
-    values += [len(sizes) - 1, b.order.shape[1], *strides, 1 - BETA1, 1 - BETA2, EPSILON]
-    kinds = [ctypes.c_void_p] * POINTERS + [ctypes.c_longlong, ctypes.c_int]
-    return values, kinds + [ctypes.c_longlong] * len(strides) + [ctypes.c_float] * 3
+def step_sizes(device, learning_rate):
+    t = torch.arange(1, 20481, dtype=torch.float64)
+    return (learning_rate * torch.sqrt(1 - BETA2**t) / (1 - BETA1**t)).float().to(device)
 
 
 def made(inputs, units, classes, kind, *, models, rows, batch, device):
@@ -189,7 +236,7 @@ def relative_errors(kernel, c, kind, *, models=2, rows=21, device="cpu", **optio
     inputs, units, classes, batch = (c[name] for name in ("D", "H", "C", "BATCH"))
     start, b = made(inputs, units, classes, kind, models=models, rows=rows, batch=batch, device=device)
     state, done = packed(start), torch.zeros(models, dtype=torch.int32, device=device)
-    kernel(models, *arguments(state, b, done), **options)
+    kernel(models, Given.of(state, b, done), **options)
     exact = {
         name: None if value is None else value.cpu().to(torch.float64 if value.is_floating_point() else None)
         for name, value in vars(b).items()
@@ -221,7 +268,7 @@ def milliseconds(call, repeats=5):
 
 
 def compare(inputs, units, classes, kind, models, rows=2000):
-    """Errors and times of every shape of the kernel, beside the kernel of the library."""
+    """Errors and times of every shape of the kernel, beside the kernel of the library; returns the fastest shape."""
     from lowchurn.nets._kernels import fcn_gpu
 
     start, b = made(inputs, units, classes, kind, models=models, rows=rows, batch=32, device="cuda")
@@ -234,34 +281,88 @@ def compare(inputs, units, classes, kind, models, rows=2000):
 
     now = milliseconds(library) / models
     print(
-        f"{inputs:3} inputs, {classes} classes, {kind:6} the library's {1000 * now:7.2f} us per model-epoch", flush=True
+        f"{inputs:3} inputs, {classes:2} classes, {kind:6} {1000 * now:7.2f} us per model-epoch, the library's kernel"
     )
-    for shape in SHAPES[-(-(inputs + 1) // 8)]:
+    times = {}
+    for shape in shapes(inputs, classes, kind):
         c = constants(inputs, units, classes, shape, kind)
         kernel = OnGpu(c)
         errors = relative_errors(kernel, c, kind, models=6, rows=200, device="cuda")
         own = packed(start)
-        given = arguments(own, b, done)
-        took = milliseconds(lambda kernel=kernel, given=given: kernel(models, *given)) / models
+        given = Given.of(own, b, done)
+        times[shape] = took = milliseconds(lambda kernel=kernel, given=given: kernel(models, given)) / models
         worst = max(errors.values())
         words = f"{kernel.registers} registers, {kernel.shared >> 10} KiB, error {worst:.1e}"
         print(f"    {shape!s:16}{1000 * took:7.2f} us, {now / took:5.1f} x; {words}", flush=True)
+        if not worst < 1e-3:
+            times[shape] = math.inf
+    return min(times, key=times.__getitem__)
+
+
+class ResidentStack(GpuFcnStack):
+    """Networks of 129 to 1024 units and up to 32 classes are trained by these kernels."""
+
+    FASTEST: ClassVar = {}  # shapes by tiles of inputs, whether there are many classes, and whether there are twins
+    KERNELS: ClassVar = {}
+    LOCK = threading.Lock()
+
+    def train_epoch(self, batches):
+        s, (packed, bias) = self.settings, self.weights.values()
+        units, kind = packed.shape[2], "twins" if batches.coupling is not None else "plain"
+        kind = "mixed" if batches.mix is not None else kind
+        place = (-(-(self.inputs + 1) // 8), self.classes > NARROW, kind == "twins")
+        if not 128 < units <= 1024 or self.classes > 32 or s.batch_size > 32 or place not in self.FASTEST:
+            return super().train_epoch(batches)
+        c = constants(
+            self.inputs, units, self.classes, self.FASTEST[place], kind, squared=s.squared, batch=s.batch_size
+        )
+        with self.LOCK:
+            kernel = self.KERNELS.setdefault(tuple(c.values()), None) or OnGpu(c)
+            self.KERNELS[tuple(c.values())] = kernel
+        (m, bias_m), (v, bias_v) = (t.values() for t in self.moments)
+        done = torch.full((self.models,), self.steps, device=packed.device, dtype=torch.int32)
+        kernel(self.models, Given.of([packed, m, v, bias, bias_m, bias_v], batches, done, s.learning_rate))
+        self.steps += math.ceil(batches.order.shape[1] / s.batch_size)
+
+
+def run_tables(arguments):
+    """`gpu_tables.py` with these arguments, once for each kernel; everything is compiled before."""
+    import gpu_tables
+
+    from lowchurn.nets import _stacks
+
+    known = argparse.ArgumentParser()
+    known.add_argument("--out", type=Path, required=True)
+    chosen, rest = known.parse_known_args(arguments)
+    for name, stack in (("library", GpuFcnStack), ("resident", ResidentStack)):
+        _stacks.GpuFcnStack = stack
+        with tempfile.TemporaryDirectory() as folder:
+            sys.argv = ["gpu_tables.py", *rest, "--out", folder, "--trials", "1", "--epochs", "1"]
+            gpu_tables.main()
+        print(f"{name}:", flush=True)
+        sys.argv = ["gpu_tables.py", *rest, "--out", str(chosen.out / name)]
+        gpu_tables.main()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--emulated", action="store_true")
     parser.add_argument("--models", type=int, default=4224)
+    parser.add_argument("--then", nargs=argparse.REMAINDER, default=[], help="arguments of gpu_tables.py")
     chosen = parser.parse_args()
     if chosen.emulated:
-        for sizes, shape in (((5, 60, 2), (2, 2, 1, 1)), ((20, 100, 4), (4, 1, 2, 1))):
+        for sizes, shape in (((5, 60, 2), (2, 2, 1, 1)), ((20, 100, 4), (4, 1, 2, 1)), ((16, 100, 26), (4, 2, 1, 1))):
             for kind in KINDS:
                 c = constants(*sizes, shape, kind, batch=8)
                 print(sizes, shape, kind, relative_errors(Emulated(c), c, kind))
         return
-    for inputs in (5, 14, 20, 30):
-        for kind in KINDS if inputs == 20 else ("plain",):
-            compare(inputs, 1000, 2, kind, chosen.models)
+    for inputs, classes in ((5, 2), (14, 2), (20, 2), (30, 2), (16, 26)):
+        for kind in KINDS if inputs in (16, 20) else ("plain", "twins"):
+            fastest = compare(inputs, 1000, classes, kind, chosen.models)
+            if kind != "mixed":
+                ResidentStack.FASTEST[-(-(inputs + 1) // 8), classes > NARROW, kind == "twins"] = fastest
+    if chosen.then:
+        run_tables(chosen.then)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// What fcn.cu is written in, on a GPU: compiled in front of it.
+// What the kernels are written in, on a GPU: compiled in front of them.
 // TOGETHER is the number of blocks that are to fit on a multiprocessor at the same time.
 
 #if SPLIT * (TWIN + 1) > 1
@@ -7,6 +7,7 @@
 #define IN_CLUSTERS
 #endif
 #define DEVICE __device__ __forceinline__
+#define METHOD __device__ __forceinline__
 #define KERNEL extern "C" __global__ IN_CLUSTERS __launch_bounds__(32 * WARPS, TOGETHER)
 #define UNROLL _Pragma("unroll")
 #define THREAD ((int)threadIdx.x)
@@ -32,11 +33,8 @@ DEVICE float square_root(float a) {
 }
 DEVICE float exponential(float a) { return expf(a); }
 DEVICE float logarithm(float a) { return logf(a); }
-DEVICE float round_to_tf32(float x) {
-    unsigned bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return __uint_as_float(bits);
-}
+DEVICE unsigned bits_of(float x) { return __float_as_uint(x); }
+DEVICE float from_bits(unsigned bits) { return __uint_as_float(bits); }
 DEVICE float shuffle(float value, int from) { return __shfl_sync(EVERY_LANE, value, from); }
 DEVICE float shuffle_xor(float value, int far) { return __shfl_xor_sync(EVERY_LANE, value, far); }
 DEVICE void mma(float *acc, const float *a, const float *b) {
@@ -55,18 +53,30 @@ DEVICE int rank_in_cluster() {
     return (int)rank;
 }
 DEVICE void cluster_barrier() {
+    __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 // The same place in the shared memory of another block of the cluster.
-DEVICE void store_in_block(float *slot, int other, float value) {
+DEVICE unsigned place_in_block(const float *slot, int other) {
     unsigned here = (unsigned)__cvta_generic_to_shared(slot), there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(other));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
+    return there;
+}
+DEVICE void store_in_block(float *slot, int other, float value) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(place_in_block(slot, other)), "f"(value) : "memory");
+}
+DEVICE void store_pair_in_block(float *slot, int other, float one, float two) {
+    const unsigned there = place_in_block(slot, other);
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(one), "f"(two) : "memory");
 }
 #define CLUSTER_RANK rank_in_cluster()
 #define CLUSTER_BARRIER() cluster_barrier()
 #else
 DEVICE void store_in_block(float *slot, int, float value) { *slot = value; }
+DEVICE void store_pair_in_block(float *slot, int, float one, float two) {
+    slot[0] = one;
+    slot[1] = two;
+}
 #define CLUSTER_RANK 0
 #define CLUSTER_BARRIER() __syncthreads()
 #endif

@@ -1,4 +1,4 @@
-// Runs the kernel on a CPU, every thread as a fiber: warps exchange and barriers wait as on a GPU, in a shuffled order.
+// Runs a kernel on a CPU, every thread as a fiber: warps exchange and barriers wait as on a GPU, in a shuffled order.
 #include <cmath>
 #include <cstring>
 #include <cstdint>
@@ -26,6 +26,7 @@ static void wait_for(Barrier &b, int count) {
 }
 
 #define DEVICE static inline
+#define METHOD inline
 #define KERNEL
 #define UNROLL
 #define THREAD now->thread
@@ -42,9 +43,8 @@ static inline float divide(float a, float b) { return a / b; }
 static inline float square_root(float a) { return std::sqrt(a); }
 static inline float exponential(float a) { return std::exp(a); }
 static inline float logarithm(float a) { return std::log(a); }
-static inline float round_to_tf32(float x) {
-    uint32_t bits; memcpy(&bits, &x, 4); bits = (bits + 0x1000) & 0xffffe000u; memcpy(&x, &bits, 4); return x;
-}
+static inline unsigned bits_of(float x) { unsigned bits; memcpy(&bits, &x, 4); return bits; }
+static inline float from_bits(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
 static inline float shuffle(float value, int from) {
     auto &w = my_warp();
     w.value[now->thread % 32] = value; WARP_BARRIER();
@@ -52,10 +52,13 @@ static inline float shuffle(float value, int from) {
     return found;
 }
 static inline float shuffle_xor(float value, int far) { return shuffle(value, (now->thread % 32) ^ far); }
+static inline float read_by_matrix_unit(float x) { return from_bits(bits_of(x) & 0xffffe000u); }
 static inline void mma(float *acc, const float *a, const float *b) {
     auto &w = my_warp();
     const int lane = now->thread % 32, g = lane / 4, t = lane % 4;
-    memcpy(w.a[lane], a, 16); memcpy(w.b[lane], b, 8); WARP_BARRIER();
+    for (int i = 0; i < 4; i++) w.a[lane][i] = read_by_matrix_unit(a[i]);
+    for (int i = 0; i < 2; i++) w.b[lane][i] = read_by_matrix_unit(b[i]);
+    WARP_BARRIER();
     for (int i = 0; i < 4; i++) {
         const int row = g + 8 * (i / 2), column = 2 * t + i % 2;
         for (int k = 0; k < 8; k++)
@@ -63,23 +66,28 @@ static inline void mma(float *acc, const float *a, const float *b) {
     }
     WARP_BARRIER();
 }
-static inline void store_in_block_(float *slot, int other, float value);
-#define store_in_block store_in_block_
-#include "fcn.cu"
-static inline void store_in_block_(float *slot, int other, float value) {
+static inline void store_in_block(float *slot, int other, float value) {
     char *at = reinterpret_cast<char *>(slot);
     *reinterpret_cast<float *>(blocks[other].memory + (at - blocks[now->block].memory)) = value;
 }
+static inline void store_pair_in_block(float *slot, int other, float one, float two) {
+    store_in_block(slot, other, one);
+    store_in_block(slot + 1, other, two);
+}
+
+#include "common.cu"
+#if WIDE
+#include "wide.cu"
+#else
+#include "narrow.cu"
+#endif
 
 static std::function<void()> work;
 static void enter() { work(); now->over = true; swapcontext(&now->context, &home); }
 
 extern "C" int shared_bytes() { return sizeof(Shared); }
-extern "C" void run(int networks, float *params, float *m, float *v, float *bias, float *bias_m, float *bias_v,
-    const float *pool, const long long *rows, const float *targets, const float *weights, const long long *order,
-    const long long *mate, const float *mix, const int *done, const float *coupling, const float *step_sizes,
-    long long last, int n, long long sr, long long stm, long long str, long long sw, long long so, long long sm,
-    float r1, float r2, float eps, int seed) {
+extern "C" int given_bytes() { return sizeof(Given); }
+extern "C" void run(int networks, const Given *given, int seed) {
     srand(seed);
     for (int c = 0; c < networks / NETS; c++) {
         first_block = c * CLUSTER;
@@ -92,8 +100,7 @@ extern "C" void run(int networks, float *params, float *m, float *v, float *bias
             for (size_t i = 0; i < sizeof(Shared) / 4; i++) noise[i] = NAN;  // what is read was written
             b.warps.resize(WARPS);
         }
-        work = [=] { train(params, m, v, bias, bias_m, bias_v, pool, rows, targets, weights, order, mate, mix, done,
-            coupling, step_sizes, last, n, sr, stm, str, sw, so, sm, r1, r2, eps); };
+        work = [=] { train(*given); };
         std::vector<std::unique_ptr<Fiber>> fibers;
         for (int i = 0; i < CLUSTER * THREADS; i++) {
             auto f = std::make_unique<Fiber>();

@@ -1,4 +1,4 @@
-"""The kernel of benchmarks/resident, run by a CPU with every thread as a fiber, against the library in float64."""
+"""The kernels of benchmarks/resident, run by a CPU with every thread as a fiber, against the library in float64."""
 
 import importlib.util
 import shutil
@@ -25,6 +25,9 @@ def resident():
         ((5, 60, 2), (2, 2, 1, 1), "plain", False),
         ((9, 40, 4), (1, 2, 2, 1), "mixed", True),
         ((5, 30, 3), (2, 1, 1, 1), "twins", False),
+        ((9, 60, 7), (2, 1, 2, 1), "mixed", False),
+        ((5, 30, 26), (2, 1, 1, 1), "twins", False),
+        ((5, 60, 12), (1, 4, 1, 1), "twins", True),
     ],
 )
 def test_an_epoch_is_that_of_the_cpu(sizes, shape, kind, squared, resident):

@@ -1,5 +1,6 @@
-// One epoch of many one-hidden-layer networks: the weights and moments of a network stay in the shared memory of a
-// cluster of thread blocks from the first step to the last, so that a step touches no other memory than its batch's rows.
+// One epoch of many one-hidden-layer networks of few classes (at most 4): the weights and moments of a network stay in
+// the shared memory of a cluster of thread blocks from the first step to the last, so that a step touches no other
+// memory than its batch's rows.
 //
 // A cluster has SPLIT blocks for a network, each with a slice of its hidden units, and twice as many for a pair. A warp
 // has MT tiles of 16 units. Products are those of mma.m16n8k8 with operands split in two tf32 parts (three products).
@@ -9,58 +10,14 @@
 //
 // There is one barrier per step: each warp sends its part of the logits to all blocks of the cluster, and behind the
 // barrier every warp adds all parts in the same order and computes the loss's gradient for itself.
-//
-// Constants of the compilation: D inputs, H units, C classes (at most 4), KT tiles of 8 columns for inputs and bias, XS
-// numbers of a row of the batch in shared memory, BATCH rows (at most 32), SPLIT, WARPS, MT, SQUARED, MIXUP, TWIN.
-
-#define NETS (TWIN ? 2 : 1)
-#define CLUSTER (SPLIT * NETS)
-#define THREADS (32 * WARPS)
-#define UNITS (WARPS * MT * 16)
-#define ROWS 32
-#define PARTS (SPLIT * WARPS)
-
-struct Quad { float x, y, z, w; };
 
 struct Shared {
     Quad weight[WARPS][MT][KT][32], first[WARPS][MT][KT][32], second[WARPS][MT][KT][32];
     float out[3][C][UNITS];                  // output weights and their moments
     float x[3][ROWS][XS];                    // rows of this step and of the next; others may still read those before
     float parts[2][NETS][PARTS][C][ROWS];    // of the logits
-    int row[2][2][ROWS];                     // rows in the pool, and those mixed in, of the next step and that after it
+    int row[2][2][ROWS];
 };
-
-DEVICE float tf32(float x) { return round_to_tf32(x); }
-
-struct Adam { float size, rate1, rate2, epsilon; };
-
-DEVICE void adam(float &w, float &m, float &v, float g, const Adam &a) {
-    m += (g - m) * a.rate1;
-    v += (g * g - v) * a.rate2;
-    w -= a.size * divide(m, square_root(v) + a.epsilon);
-}
-
-DEVICE void adam(Quad &w, Quad &m, Quad &v, const float *g, const Adam &a) {
-    adam(w.x, m.x, v.x, g[0], a);
-    adam(w.y, m.y, v.y, g[1], a);
-    adam(w.z, m.z, v.z, g[2], a);
-    adam(w.w, m.w, v.w, g[3], a);
-}
-
-// acc += a b in three products of tf32 parts; a is given as a tile of an accumulator, whose columns are the inner index.
-DEVICE void multiply(float *acc, const float *high, const float *low, const float *b_high, const float *b_low) {
-    mma(acc, low, b_high);
-    mma(acc, high, b_low);
-    mma(acc, high, b_high);
-}
-
-DEVICE void split_tile(float *high, float *low, float c0, float c1, float c2, float c3) {
-    const float tile[4] = {c0, c2, c1, c3};  // from the order of an accumulator to that of a left factor
-    UNROLL for (int i = 0; i < 4; i++) {
-        high[i] = tf32(tile[i]);
-        low[i] = tf32(tile[i] - high[i]);
-    }
-}
 
 // Log probabilities and probabilities of one row.
 DEVICE void log_softmax(const float *logits, float *log_p, float *p) {
@@ -115,33 +72,16 @@ DEVICE void coupling_gradient(float *g, const float *p, const float *other_log_p
 #endif
 }
 
-KERNEL void train(
-    float *params, float *m, float *v, float *bias, float *bias_m, float *bias_v, const float *pool,
-    const long long *rows, const float *targets, const float *weights, const long long *order, const long long *mate,
-    const float *mix, const int *done, const float *coupling, const float *step_sizes, long long last_step_size, int n,
-    long long stride_rows, long long stride_target_model, long long stride_target_row, long long stride_weights,
-    long long stride_order, long long stride_mix, float rate1, float rate2, float epsilon) {
+KERNEL void train(Given of) {
     SHARED_MEMORY(Shared, shared);
     const int thread = THREAD, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
     const int rank = CLUSTER_RANK, net = rank / SPLIT, part = rank % SPLIT;
-    const long long given = (long long)(BLOCK / CLUSTER) * NETS;  // whose rows, targets, weights and shuffles are used
-    const long long model = given + net;
-    const int steps = (n + BATCH - 1) / BATCH, begun = done[given];
-    rows += given * stride_rows;
-    targets += given * stride_target_model;
-    weights += given * stride_weights;
-    order += given * stride_order;
-#if MIXUP
-    mate += given * stride_order;
-    mix += given * stride_mix;
-#endif
-    params += model * (D + 1 + C) * H;
-    m += model * (D + 1 + C) * H;
-    v += model * (D + 1 + C) * H;
+    const long long given = (long long)(BLOCK / CLUSTER) * NETS;
+    const int begun = of.done[given], n = (int)of.n;
+    choose(of, given, given + net);
     const int base = part * UNITS;  // this block's first unit
 
     // The state: from packed columns to the tiles of lanes, and back at the end.
-    auto element = [&](Quad &quad, int i) -> float & { return i == 0 ? quad.x : i == 1 ? quad.y : i == 2 ? quad.z : quad.w; };
     auto for_state = [&](auto visit) {
         for (int tile = 0; tile < MT; tile++)
             for (int k = 0; k < KT; k++)
@@ -158,87 +98,54 @@ KERNEL void train(
             shared.second[warp][tile][k][lane] = nothing;
         }
     for_state([&](int tile, int k, int i, int at) {
-        element(shared.weight[warp][tile][k][lane], i) = params[at];
-        element(shared.first[warp][tile][k][lane], i) = m[at];
-        element(shared.second[warp][tile][k][lane], i) = v[at];
+        element(shared.weight[warp][tile][k][lane], i) = of.params[at];
+        element(shared.first[warp][tile][k][lane], i) = of.m[at];
+        element(shared.second[warp][tile][k][lane], i) = of.v[at];
     });
     for (int i = thread; i < C * UNITS; i += THREADS) {
         const int c = i / UNITS, unit = i % UNITS, at = (D + 1 + c) * H + base + unit;
         const bool there = base + unit < H;
-        shared.out[0][c][unit] = there ? params[at] : 0.0f;
-        shared.out[1][c][unit] = there ? m[at] : 0.0f;
-        shared.out[2][c][unit] = there ? v[at] : 0.0f;
+        shared.out[0][c][unit] = there ? of.params[at] : 0.0f;
+        shared.out[1][c][unit] = there ? of.m[at] : 0.0f;
+        shared.out[2][c][unit] = there ? of.v[at] : 0.0f;
     }
     float b[NETS][C], b_m[NETS][C], b_v[NETS][C];  // of both twins, the same in every thread
     UNROLL for (int k = 0; k < NETS; k++)
         UNROLL for (int c = 0; c < C; c++) {
-            b[k][c] = bias[(given + k) * C + c];
-            b_m[k][c] = bias_m[(given + k) * C + c];
-            b_v[k][c] = bias_v[(given + k) * C + c];
+            b[k][c] = of.bias[(given + k) * C + c];
+            b_m[k][c] = of.bias_m[(given + k) * C + c];
+            b_v[k][c] = of.bias_v[(given + k) * C + c];
         }
     for (int i = thread; i < 3 * ROWS * XS; i += THREADS) (&shared.x[0][0][0])[i] = 0.0f;
 
-    // Rows of a step: positions two steps ahead, features one step ahead.
-    auto find_rows = [&](int step) {
-        if (thread >= ROWS) return;
-        const int place = step * BATCH + thread;
-        const bool there = thread < BATCH && place < n && step < steps;
-        shared.row[step % 2][0][thread] = there ? (int)rows[order[place]] : -1;
-#if MIXUP
-        shared.row[step % 2][1][thread] = there ? (int)rows[mate[place]] : -1;
-#endif
-    };
-    const int EACH = (ROWS * D + THREADS - 1) / THREADS;
-    float fetched[EACH];
-    auto fetch = [&](int step) {
-#if MIXUP
-        const float share = step < steps ? mix[step] : 1.0f;
-#endif
-        UNROLL for (int i = 0; i < EACH; i++) {
-            const int at = thread + i * THREADS, row = at / D, column = at % D;
-            const int from = at < ROWS * D ? shared.row[step % 2][0][row] : -1;
-            fetched[i] = from >= 0 ? pool[(long long)from * D + column] : 0.0f;
-#if MIXUP
-            if (from >= 0) {
-                const float other = pool[(long long)shared.row[step % 2][1][row] * D + column];
-                fetched[i] = share * fetched[i] + (1.0f - share) * other;
-            }
-#endif
-        }
-    };
-    auto keep = [&](int step) {
-        UNROLL for (int i = 0; i < EACH; i++) {
-            const int at = thread + i * THREADS;
-            if (at < ROWS * D) shared.x[step % 3][at / D][at % D] = fetched[i];
-        }
-        if (thread < ROWS) shared.x[step % 3][thread][D] = shared.row[step % 2][0][thread] >= 0 ? 1.0f : 0.0f;
-    };
-    find_rows(0);
+    Feeder feeder = {of, shared.row, {}};
+    const int steps = feeder.steps();
+    feeder.find(0);
     BLOCK_BARRIER();
-    fetch(0);
+    feeder.fetch(0);
     BLOCK_BARRIER();  // zeros are there before the features
-    keep(0);
-    find_rows(1);
+    feeder.keep(0, shared.x[0]);
+    feeder.find(1);
     CLUSTER_BARRIER();
 
     for (int step = 0; step < steps; step++) {
         const float(*x)[XS] = shared.x[step % 3];
-        fetch(step + 1);
+        feeder.fetch(step + 1);
 
         // This lane's row of the batch: its targets and weight.
         float target[C], weight = 0.0f;
         const int place = step * BATCH + lane, size = minimum(n - step * BATCH, BATCH);
         UNROLL for (int c = 0; c < C; c++) target[c] = 0.0f;
         if (lane < size) {
-            const long long at = order[place];
-            weight = weights[at];
-            UNROLL for (int c = 0; c < C; c++) target[c] = targets[at * stride_target_row + c];
+            const long long at = of.order[place];
+            weight = of.weights[at];
+            UNROLL for (int c = 0; c < C; c++) target[c] = of.targets[at * of.stride_target_row + c];
 #if MIXUP
-            const long long other = mate[place];
-            const float share = mix[step];
-            weight = share * weight + (1.0f - share) * weights[other];
+            const long long other = of.mate[place];
+            const float share = of.mix[step];
+            weight = share * weight + (1.0f - share) * of.weights[other];
             UNROLL for (int c = 0; c < C; c++)
-                target[c] = share * target[c] + (1.0f - share) * targets[other * stride_target_row + c];
+                target[c] = share * target[c] + (1.0f - share) * of.targets[other * of.stride_target_row + c];
 #endif
             weight /= (float)size;
         }
@@ -248,22 +155,16 @@ KERNEL void train(
         UNROLL for (int c = 0; c < C; c++)
             UNROLL for (int r = 0; r < 4; r++) logits[c][r][0] = logits[c][r][1] = 0.0f;
         {
-            float high[KT][4][2], low[KT][4][2];  // features of 8 rows each, as right factors
-            UNROLL for (int k = 0; k < KT; k++)
-                UNROLL for (int r = 0; r < 4; r++)
-                    UNROLL for (int i = 0; i < 2; i++) {
-                        const float value = x[8 * r + g][8 * k + 2 * t + i];
-                        high[k][r][i] = tf32(value);
-                        low[k][r][i] = tf32(value - high[k][r][i]);
-                    }
+            Factors f;
+            factors_of_rows(f, x, g, t);
             UNROLL for (int tile = 0; tile < MT; tile++) {
                 UNROLL for (int r = 0; r < 4; r++)
                     UNROLL for (int i = 0; i < 4; i++) hidden[tile][r][i] = 0.0f;
                 UNROLL for (int k = 0; k < KT; k++) {
                     const Quad w = shared.weight[warp][tile][k][lane];
-                    float a_high[4], a_low[4];
-                    split_tile(a_high, a_low, w.x, w.y, w.z, w.w);
-                    UNROLL for (int r = 0; r < 4; r++) multiply(hidden[tile][r], a_high, a_low, high[k][r], low[k][r]);
+                    float high[4], low[4];
+                    split_tile(high, low, w.x, w.y, w.z, w.w);
+                    UNROLL for (int r = 0; r < 4; r++) multiply(hidden[tile][r], high, low, f.high[k][r], f.low[k][r]);
                 }
                 const int unit = (warp * MT + tile) * 16 + g;
                 UNROLL for (int c = 0; c < C; c++) {
@@ -287,8 +188,8 @@ KERNEL void train(
             float *slot = &shared.parts[step % 2][net][part * WARPS + warp][c][8 * (g / 2) + 2 * t + g % 2];
             UNROLL for (int other = 0; other < CLUSTER; other++) store_in_block(slot, other, own);
         }
-        keep(step + 1);
-        find_rows(step + 2);
+        feeder.keep(step + 1, shared.x[(step + 1) % 3]);
+        feeder.find(step + 2);
         CLUSTER_BARRIER();
 
         // The loss's gradient at the logits of this lane's row.
@@ -305,7 +206,7 @@ KERNEL void train(
                 logit_gradient(gradient[k], p[k], target);
             }
 #if TWIN
-            const float both = coupling[BLOCK / CLUSTER];
+            const float both = of.coupling[BLOCK / CLUSTER];
             UNROLL for (int k = 0; k < 2; k++) {
                 float joint[C];
                 coupling_gradient(joint, p[k], log_p[1 - k], p[1 - k]);
@@ -313,7 +214,7 @@ KERNEL void train(
             }
 #endif
         }
-        const Adam a = {step_sizes[minimum((long long)begun + step, last_step_size)], rate1, rate2, epsilon};
+        const Adam a = {of.step_sizes[minimum((long long)begun + step, of.last_step_size)], of.rate1, of.rate2, of.epsilon};
         float mine[C];  // of this block's network
         UNROLL for (int k = 0; k < NETS; k++)
             UNROLL for (int c = 0; c < C; c++) {
@@ -329,14 +230,8 @@ KERNEL void train(
         UNROLL for (int c = 0; c < C; c++)
             UNROLL for (int r = 0; r < 4; r++)
                 UNROLL for (int i = 0; i < 2; i++) of_logits[c][r][i] = shuffle(mine[c], 8 * r + 2 * t + i);
-        float high[4][KT][2], low[4][KT][2];
-        UNROLL for (int r = 0; r < 4; r++)
-            UNROLL for (int k = 0; k < KT; k++)
-                UNROLL for (int i = 0; i < 2; i++) {
-                    const float value = x[8 * r + 2 * t + i][8 * k + g];
-                    high[r][k][i] = tf32(value);
-                    low[r][k][i] = tf32(value - high[r][k][i]);
-                }
+        Factors f;
+        factors_of_columns(f, x, g, t);
         UNROLL for (int tile = 0; tile < MT; tile++) {
             const int unit = (warp * MT + tile) * 16 + g;
             float back[4][4];
@@ -370,9 +265,9 @@ KERNEL void train(
             UNROLL for (int k = 0; k < KT; k++)
                 UNROLL for (int i = 0; i < 4; i++) of_weight[k][i] = 0.0f;
             UNROLL for (int r = 0; r < 4; r++) {
-                float a_high[4], a_low[4];
-                split_tile(a_high, a_low, back[r][0], back[r][1], back[r][2], back[r][3]);
-                UNROLL for (int k = 0; k < KT; k++) multiply(of_weight[k], a_high, a_low, high[r][k], low[r][k]);
+                float high[4], low[4];
+                split_tile(high, low, back[r][0], back[r][1], back[r][2], back[r][3]);
+                UNROLL for (int k = 0; k < KT; k++) multiply(of_weight[k], high, low, f.high[k][r], f.low[k][r]);
             }
             UNROLL for (int k = 0; k < KT; k++)
                 adam(shared.weight[warp][tile][k][lane], shared.first[warp][tile][k][lane],
@@ -383,23 +278,23 @@ KERNEL void train(
 
     CLUSTER_BARRIER();  // no block ends while others may still write into it
     for_state([&](int tile, int k, int i, int at) {
-        params[at] = element(shared.weight[warp][tile][k][lane], i);
-        m[at] = element(shared.first[warp][tile][k][lane], i);
-        v[at] = element(shared.second[warp][tile][k][lane], i);
+        of.params[at] = element(shared.weight[warp][tile][k][lane], i);
+        of.m[at] = element(shared.first[warp][tile][k][lane], i);
+        of.v[at] = element(shared.second[warp][tile][k][lane], i);
     });
     for (int i = thread; i < C * UNITS; i += THREADS) {
         const int c = i / UNITS, unit = i % UNITS, at = (D + 1 + c) * H + base + unit;
         if (base + unit < H) {
-            params[at] = shared.out[0][c][unit];
-            m[at] = shared.out[1][c][unit];
-            v[at] = shared.out[2][c][unit];
+            of.params[at] = shared.out[0][c][unit];
+            of.m[at] = shared.out[1][c][unit];
+            of.v[at] = shared.out[2][c][unit];
         }
     }
     if (rank == 0 && thread == 0)
         UNROLL for (int k = 0; k < NETS; k++)
             UNROLL for (int c = 0; c < C; c++) {
-                bias[(given + k) * C + c] = b[k][c];
-                bias_m[(given + k) * C + c] = b_m[k][c];
-                bias_v[(given + k) * C + c] = b_v[k][c];
+                of.bias[(given + k) * C + c] = b[k][c];
+                of.bias_m[(given + k) * C + c] = b_m[k][c];
+                of.bias_v[(given + k) * C + c] = b_v[k][c];
             }
 }
