@@ -17,7 +17,7 @@ from lowchurn.bench._paper import TABLES
 from lowchurn.bench._past_paper import by_network, dial_table, dial_variants
 from lowchurn.bench._report import all_tables
 from lowchurn.bench._store import Store, copy_rows
-from lowchurn.bench._tables import METHODS, averages, choose, cold_accuracy_table, of_variant, variants
+from lowchurn.bench._tables import METHODS, averages, choose, cold_accuracy_table, of_variant, trials_of, variants
 from tests.bench.test_tables import BASE, parameters
 
 ROOT = Path(_plans.__file__).parents[3]
@@ -282,7 +282,8 @@ def test_rows_of_tables_that_are_kept_in_part(name, page, rows, kept_tables):
     ran = [(labels, cells) for labels, cells in table.rows if any(cell.ran for cell in cells)]
     assert len(ran) == rows
     for labels, cells in ran:
-        assert "| " + " | ".join([*labels, *(_bare(table.cell(cell)) for cell in cells)]) + " |" in lines
+        shown = [*labels, str(trials_of(cells)), *(_bare(table.cell(cell)) for cell in cells)]
+        assert "| " + " | ".join(shown) + " |" in lines
 
 
 def _published(page):
@@ -294,6 +295,7 @@ def _published(page):
             columns = cells[3:]
         elif len(cells) == 3 + len(columns) and re.fullmatch("[0-9/]+", cells[2]):
             found[tuple(cells[:3])] = dict(zip(columns, map(_bare, cells[3:]), strict=True))
+            found[tuple(cells[:3])].pop("trials", None)
     return found
 
 

@@ -5,6 +5,7 @@ import io
 import math
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from lowchurn.bench._report import all_tables, write_report, write_tables
 from lowchurn.bench._segments import COLUMNS
 from lowchurn.bench._store import Store
 from lowchurn.bench._tables import (
+    NOT_RUN,
     Cell,
     Table,
     ablation_table,
@@ -90,7 +92,24 @@ def test_churn_at_cold_accuracy_with_ties_na_and_missing():
     assert "| adult | 15.00 | missing | missing | N/A | **6.00** |" in text
     assert "| bank | 30.00 | missing | **20.00** | missing | **20.00 [1]** |" in text
     assert "1 failed models are left out." in text
-    assert "below 2." in text
+    assert "fewer than its row's" in text
+
+
+def test_rows_of_fewer_trials_have_a_column_for_them():
+    rows = [(("adult",), [Cell(15.0, 10), Cell(6.0, 10)]), (("bank",), [Cell(30.0, 2), Cell(20.0, 1)])]
+    table = Table("some", "Some", ("dataset",), ("cold", "distill"), [*rows, (("wilt",), [NOT_RUN, NOT_RUN])], 10)
+    assert table.markdown().splitlines()[2:] == [
+        "| dataset | trials | cold | distill |",
+        "| --- | --: | --: | --: |",
+        "| adult | 10 | 15.00 | 6.00 |",
+        "| bank | 2 | 30.00 | 20.00 [1] |",
+        "| wilt |  | not run | not run |",
+    ]
+    assert r"\begin{tabular}{lrrr}" in table.latex()
+    assert r"bank & 2 & 30.00 & 20.00 [1] \\" in table.latex()
+    assert table.csv().splitlines()[2] == "bank,30.0,2,20.0,1"
+    alike = replace(table, rows=rows[:1])
+    assert "trials" not in alike.markdown()
 
 
 def test_win_counts_share_ties():

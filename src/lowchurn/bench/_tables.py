@@ -82,6 +82,11 @@ class Cell:
 NOT_RUN = Cell(None, ran=False)
 
 
+def trials_of(cells: Sequence[Cell]) -> int:
+    """The trials of a row: the most of its cells."""
+    return max((cell.trials for cell in cells), default=0)
+
+
 @dataclass(frozen=True)
 class Table:
     """Labels, columns and cells, ready to be written in any form."""
@@ -96,25 +101,39 @@ class Table:
     bold: Callable[[list[Cell]], set[int]] | None = None
     notes: list[str] = field(default_factory=list)
 
-    def cell(self, cell: Cell) -> str:
-        """A cell in words."""
+    def cell(self, cell: Cell, trials: int = 0) -> str:
+        """A cell in words, with the number of its trials where that is below the one given."""
         if cell.value is None:
             return cell.plain
         shown = "N/A" if math.isnan(cell.value) else f"{cell.value:.{self.decimals}f}"
-        return f"{shown} [{cell.trials}]" if cell.trials and cell.trials < self.trials else shown
+        return f"{shown} [{cell.trials}]" if 0 < cell.trials < trials else shown
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """What stands above the labels of the rows; the trials are among these where some rows have fewer."""
+        uneven = any(0 < trials_of(cells) < self.trials for _, cells in self.rows)
+        return (*self.labels, "trials") if uneven else self.labels
+
+    def lines(self) -> list[tuple[tuple[str, ...], list[str], set[int]]]:
+        """Of each row its labels, its cells in words, and which of them are best."""
+        found = []
+        for labels, cells in self.rows:
+            trials = trials_of(cells)
+            own = (str(trials or ""),) if len(self.heads) > len(self.labels) else ()
+            shown = [self.cell(cell, trials) for cell in cells]
+            found.append(((*labels, *own), shown, self.bold(cells) if self.bold else set()))
+        return found
 
     def _lines(self, mark: Callable[[str], str], escape: dict[int, str]) -> list[list[str]]:
-        lines = []
-        for labels, cells in self.rows:
-            best = self.bold(cells) if self.bold else set()
-            shown = (mark(self.cell(c)) if i in best else self.cell(c) for i, c in enumerate(cells))
-            lines.append([*(text.translate(escape) for text in labels), *shown])
-        return lines
+        return [
+            [*(text.translate(escape) for text in labels), *(mark(c) if i in best else c for i, c in enumerate(shown))]
+            for labels, shown, best in self.lines()
+        ]
 
     def markdown(self) -> str:
         """GitHub's Markdown, the best of each row in bold."""
-        head = [*self.labels, *self.columns]
-        align = ["---"] * len(self.labels) + ["--:"] * len(self.columns)
+        head = [*self.heads, *self.columns]
+        align = ["---"] * len(self.labels) + ["--:"] * (len(head) - len(self.labels))
         lines = [head, align, *self._lines(lambda text: f"**{text}**", _MARKDOWN)]
         body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         notes = "".join(f"\n{note}\n" for note in self.notes)
@@ -124,8 +143,9 @@ class Table:
         """A LaTeX table of the booktabs kind."""
         lines = self._lines(lambda text: rf"\textbf{{{text}}}", _LATEX)
         body = " \\\\\n".join(" & ".join(line) for line in lines)
-        head = " & ".join(text.translate(_LATEX) for text in (*self.labels, *self.columns))
-        form = "l" * len(self.labels) + "r" * len(self.columns)
+        heads = (*self.heads, *self.columns)
+        head = " & ".join(text.translate(_LATEX) for text in heads)
+        form = "l" * len(self.labels) + "r" * (len(heads) - len(self.labels))
         caption = " ".join([self.caption, *self.notes]).translate(_LATEX)
         return (
             f"\\begin{{table}}\n\\centering\n\\begin{{tabular}}{{{form}}}\n\\toprule\n{head} \\\\\n\\midrule\n"
@@ -318,10 +338,10 @@ def cold_accuracy_table(
         settings = found.get(place)
         cells = [NOT_RUN if settings is None else at_cold_accuracy(settings, method) for method in methods]
         failed += sum(a.failed for (name, _), a in (settings or {}).items() if name in methods)
-        short |= any(cell.trials and cell.trials < most for cell in cells)
+        short |= any(0 < cell.trials < trials_of(cells) for cell in cells)
         lines.append((_labels(place)[:width], cells))
     notes = [f"{failed} failed models are left out."] if failed else []
-    notes += [f"A number in brackets is that of its trials, where it is below {most}."] if short else []
+    notes += ["A number in brackets is that of a cell's trials, where they are fewer than its row's."] if short else []
     notes += _tuned_over_fewer(found, places, methods)
     notes += _paper_notes(found, table) if table else []
     name, caption = (table.name, table.caption) if table else ("all", f"All results {METRIC}")
