@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("--block", type=int, default=None)
     parser.add_argument("--epochs", type=int, default=None, help="fewer, for a quick look")
+    parser.add_argument("--patience", type=int, default=None, help="epochs without improvement, instead of the plan's")
     parser.add_argument("--start", default=None, help="warm, cold or both, instead of the plan's")
     parser.add_argument("--strategies", nargs="*", default=[], help="instead of the plan's")
     parser.add_argument("--datasets", nargs="*", default=[])
@@ -56,6 +57,7 @@ def main() -> None:
         strategies=chosen.strategies,
         start=chosen.start,
         epochs=chosen.epochs,
+        patience=chosen.patience,
     )
     took: dict[str, float] = {}
     if chosen.warm_up:
