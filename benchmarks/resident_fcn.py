@@ -18,7 +18,7 @@ import math
 import subprocess
 import sys
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
@@ -154,6 +154,14 @@ def compiled(c):
 class OnGpu:
     """A kernel on this GPU."""
 
+    COMPILING = ThreadPoolExecutor()
+
+    @classmethod
+    @lru_cache(maxsize=None)
+    def begun(cls, constants):
+        """A future of the kernel with these constants, which is compiled beside others."""
+        return cls.COMPILING.submit(cls, dict(constants))
+
     def __init__(self, c):
         from cuda.bindings import driver
 
@@ -284,9 +292,11 @@ def compare(inputs, units, classes, kind, models, rows=2000):
         f"{inputs:3} inputs, {classes:2} classes, {kind:6} {1000 * now:7.2f} us per model-epoch, the library's kernel"
     )
     times = {}
-    for shape in shapes(inputs, classes, kind):
-        c = constants(inputs, units, classes, shape, kind)
-        kernel = OnGpu(c)
+    every = {shape: constants(inputs, units, classes, shape, kind) for shape in shapes(inputs, classes, kind)}
+    for c in every.values():
+        OnGpu.begun(tuple(c.items()))
+    for shape, c in every.items():
+        kernel = OnGpu.begun(tuple(c.items())).result()
         errors = relative_errors(kernel, c, kind, models=6, rows=200, device="cuda")
         own = packed(start)
         given = Given.of(own, b, done)
@@ -303,8 +313,6 @@ class ResidentStack(GpuFcnStack):
     """Networks of 129 to 1024 units and up to 32 classes are trained by these kernels."""
 
     FASTEST: ClassVar = {}  # shapes by tiles of inputs, whether there are many classes, and whether there are twins
-    KERNELS: ClassVar = {}
-    LOCK = threading.Lock()
 
     def train_epoch(self, batches):
         s, (packed, bias) = self.settings, self.weights.values()
@@ -316,9 +324,7 @@ class ResidentStack(GpuFcnStack):
         c = constants(
             self.inputs, units, self.classes, self.FASTEST[place], kind, squared=s.squared, batch=s.batch_size
         )
-        with self.LOCK:
-            kernel = self.KERNELS.setdefault(tuple(c.values()), None) or OnGpu(c)
-            self.KERNELS[tuple(c.values())] = kernel
+        kernel = OnGpu.begun(tuple(c.items())).result()
         (m, bias_m), (v, bias_v) = (t.values() for t in self.moments)
         done = torch.full((self.models,), self.steps, device=packed.device, dtype=torch.int32)
         kernel(self.models, Given.of([packed, m, v, bias, bias_m, bias_v], batches, done, s.learning_rate))
