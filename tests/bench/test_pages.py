@@ -134,8 +134,9 @@ def test_the_published_numbers_are_those_of_the_rows_in_this_repository(kept):
 
 @pytest.fixture(scope="module")
 def reading():
-    """The page that people read, without its line breaks."""
-    return " ".join((ROOT / "docs" / "results" / "images_text.md").read_text(encoding="utf-8").split())
+    """The page that people read first and the one behind it, without their line breaks."""
+    pages = (ROOT / "docs" / "results" / f"{name}.md" for name in ("images_text", "images_text_details"))
+    return " ".join(" ".join(page.read_text(encoding="utf-8").split()) for page in pages)
 
 
 def test_what_is_said_of_all_convnets_is_what_their_tables_say(reading):
