@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -157,7 +157,7 @@ class OnGpu:
     COMPILING = ThreadPoolExecutor()
 
     @classmethod
-    @lru_cache(maxsize=None)
+    @cache
     def begun(cls, constants):
         """A future of the kernel with these constants, which is compiled beside others."""
         return cls.COMPILING.submit(cls, dict(constants))
