@@ -5,8 +5,8 @@
 
 Same work for all: fcn-1000, 20 inputs, 2 classes, 2,000 rows, batches of 32. Times are milliseconds per model and
 epoch, the best of three. On a GPU also convnets, transformers and residual networks, end to end: training, validation
-and the decisions on the test rows, beside an ordinary torch loop and the limit that the machine sets. ``--precision``
-shows what bfloat16 changes.
+and the decisions on the test rows, beside an ordinary torch loop and the limit that the machine sets. ``--only`` times
+these alone, on a CPU as well. ``--precision`` shows what bfloat16 changes.
 """
 
 from __future__ import annotations
@@ -232,6 +232,17 @@ def gpu_rows(kinds):
         )
 
 
+def cpu_rows(kinds, models=4):
+    """Each kind on a CPU: the engine, which trains one model after the other, all models at once, and a torch loop."""
+    print(f"\n{models} models, {ROWS} rows, batch 32, one epoch; {machine('cpu')}")
+    print(f"{'ms per model-epoch':30}{'engine':>10}{'all at once':>14}{'torch loop':>12}")
+    for kind in kinds:
+        ours = best(time_engine, kind, "cpu", models, 1)
+        together = best(time_engine, kind, "cpu", models, 1, generic=False)
+        loop = best(time_torch_loop, kind, "cpu")
+        print(f"{WORK[kind].title:30}{ours:>10.4g}{together:>14.4g}{loop:>12.4g}", flush=True)
+
+
 def time_mlp_classifier(epochs=3):
     from sklearn.neural_network import MLPClassifier
 
@@ -402,7 +413,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=20, help="of each training; set-up is counted, so few cost more")
     parser.add_argument("--precision", action="store_true", help="only compare bfloat16 with float32 (GPU)")
     parser.add_argument("--inputs", help="file made by `lowchurn bench prepare` with imdb or cifar10, for --precision")
-    parser.add_argument("--only", nargs="+", choices=[kind for kind in WORK if kind != "fcn"], help="only these (GPU)")
+    parser.add_argument("--only", nargs="+", choices=[kind for kind in WORK if kind != "fcn"], help="only these")
     parser.add_argument(
         "--memory", type=int, help="only train this many fcn-1000 for two epochs and show the peak memory"
     )
@@ -427,7 +438,7 @@ def main():
         study_precisions(args.only or WORK, args.inputs, args.models or 128)
         return
     if args.only:
-        gpu_rows(args.only)
+        (gpu_rows if device == "cuda" else cpu_rows)(args.only)
         return
     models = args.models or (4000 if device == "cuda" else 128)
     engine = f"lowchurn, {models} models at once"

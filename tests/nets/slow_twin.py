@@ -75,7 +75,7 @@ def plain_training(template, X, task, *, epochs, patience=5, batch_size=32, squa
             loss = sum(row_loss(z, t, squared) for z in logits)
             if task.coupling:
                 loss = (1 - task.coupling) * loss + task.coupling * pair_loss(*logits, squared)
-            gradients = torch.autograd.grad((w * loss).sum() / len(part), parameters)
+            gradients = torch.autograd.grad((w * loss).sum() / len(part), parameters, materialize_grads=True)
             step += 1
             rate = lr * math.sqrt(1 - 0.999**step) / (1 - 0.9**step)
             with torch.no_grad():

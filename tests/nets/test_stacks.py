@@ -1,13 +1,15 @@
 """Fast paths against the path of any module, over many shapes; gradients; what a stack takes in memory."""
 
 import gc
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from lowchurn.nets import Task, train
+from lowchurn.nets import Task, _trained, train
 from lowchurn.nets._losses import batch_gradient, target_loss
+from lowchurn.nets._stacks import make_stack
 from lowchurn.nets.networks import Resnet, convnet, fcn, resnet, transformer
 from tests.nets.slow_twin import pair_loss
 
@@ -89,13 +91,14 @@ def test_residual_networks_over_shapes(shape):
     np.testing.assert_allclose(fast.logits(X), slow.logits(X), atol=1e-8)
 
 
-def test_biases_that_a_normalisation_takes_away_stay_where_they_start():
+@pytest.mark.parametrize("generic", [False, True])
+def test_biases_that_a_normalisation_takes_away_stay_where_they_start(generic):
     """Their gradient is zero, so anything else is rounding, which Adam would blow up to steps of its full rate."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(30, 4, 4, 1)), rng.integers(2, size=30)
     task = Task(np.arange(20), np.eye(2)[y[:20]], np.arange(20, 30), np.eye(2)[y[20:]])
     network = short_resnet((4, 4, 1), 2, 1)
-    trained = train(network, X, [task], epochs=2, device="cpu", dtype="float32")
+    trained = train(network, X, [task], epochs=2, device="cpu", dtype="float32", generic=generic)
     of_convolutions = [n for n in trained.state if n.endswith(("stem.bias", "shortcut.0.bias")) or ".conv" in n]
     of_convolutions = [name for name in of_convolutions if name.endswith("bias")]
     assert len(of_convolutions) == 5
@@ -138,17 +141,23 @@ def bytes_held():
 
 
 OF_ALL_KINDS = {
-    "fcn": (lambda: fcn(5000, inputs=8, classes=3), (8,), 0),
-    "convnet": (lambda: convnet(2, shape=(12, 12, 1), classes=3), (12, 12, 1), 1),  # one copy, laid out for products
-    "transformer": (lambda: transformer(1, length=4, classes=3, vocabulary=3000), (4,), 1),
-    "resnet": (lambda: resnet(50, shape=(4, 4, 1), classes=3), (4, 4, 1), 1),
-    "any module": (lambda: torch.nn.Sequential(torch.nn.Linear(8, 5000), torch.nn.Linear(5000, 3)), (8,), 0),
+    "fcn": (lambda: fcn(5000, inputs=8, classes=3), (8,)),
+    "convnet": (lambda: convnet(2, shape=(12, 12, 1), classes=3), (12, 12, 1)),
+    "transformer": (lambda: transformer(1, length=4, classes=3, vocabulary=3000), (4,)),
+    "resnet": (lambda: resnet(50, shape=(4, 4, 1), classes=3), (4, 4, 1)),
+    "any module": (lambda: torch.nn.Sequential(torch.nn.Linear(8, 5000), torch.nn.Linear(5000, 3)), (8,)),
 }
+# Stacks have one copy, laid out for their products.
+COPIES = [
+    *((kind, None, 0) for kind in OF_ALL_KINDS),
+    *((kind, False, 1) for kind in ("convnet", "transformer", "resnet")),
+]
 
 
-@pytest.mark.parametrize("kind", OF_ALL_KINDS)
-def test_models_that_only_predict_have_no_optimiser_state(kind):
-    make, shape, copies = OF_ALL_KINDS[kind]
+@pytest.mark.parametrize(("kind", "generic", "copies"), COPIES)
+def test_models_that_only_predict_have_no_optimiser_state(kind, generic, copies, monkeypatch):
+    make, shape = OF_ALL_KINDS[kind]
+    monkeypatch.setattr(_trained, "make_stack", partial(make_stack, generic=generic))
     rng = np.random.default_rng(0)
     X = rng.integers(3000, size=(12, 4)) if kind == "transformer" else rng.normal(size=(12, *shape))
     task = Task(np.arange(6), np.eye(3)[np.arange(6) % 3], np.arange(6, 9), np.eye(3)[np.arange(3)])

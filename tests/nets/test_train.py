@@ -8,6 +8,7 @@ from torch import nn
 from lowchurn import strategies
 from lowchurn.nets import Task, _train, strategy_tasks, train
 from lowchurn.nets._stacks import Settings
+from lowchurn.nets._stacks._module import ModuleStack
 from lowchurn.nets._trained import TrainingInterrupted
 from lowchurn.nets._training_data import TrainingData
 from lowchurn.nets.networks import Resnet, convnet, fcn, transformer
@@ -125,11 +126,12 @@ def assert_same(trained, i, module, epochs, loss, X, tolerance=1e-8):
         np.testing.assert_allclose(trained.state[name][i].numpy(), value.numpy(), atol=tolerance, err_msg=name)
 
 
-CASES = [(world, False) for world in WORLDS] + [(world, True) for world in ("fcn", "convnet", "transformer")]
+# The way that a CPU takes, and the others.
+CASES = [*((world, None) for world in WORLDS), ("fcn", True), ("convnet", False), ("transformer", False)]
+NAMES = [world + {None: "", True: " generic", False: " stacked"}[generic] for world, generic in CASES]
 
 
-@pytest.mark.parametrize(("world", "generic"), CASES, ids=[f"{w}{' generic' * g}" for w, g in CASES])
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention under vmap: slow, but right
+@pytest.mark.parametrize(("world", "generic"), CASES, ids=NAMES)
 def test_every_strategy_equals_a_plain_loop(world, generic):
     network, (X, y) = WORLDS[world]
     tasks = make_tasks(network, X, y, SETTINGS)
@@ -140,15 +142,30 @@ def test_every_strategy_equals_a_plain_loop(world, generic):
         assert_same(trained, i, module, epochs, loss, X)
 
 
-@pytest.mark.parametrize("world", ["fcn", "convnet", "own"])
+@pytest.mark.parametrize("world", ["convnet", "transformer", "own"])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention under vmap: slow, but right
+def test_images_and_tokens_that_are_mapped_as_on_a_gpu_equal_one_after_the_other(world, monkeypatch):
+    network, (X, y) = WORLDS[world]
+    tasks = make_tasks(network, X, y, SETTINGS)
+    options = {"epochs": 3, "batch_size": 16, "device": "cpu", "dtype": "float64", "generic": True}
+    apart = train(network, X, tasks, **options)
+    monkeypatch.setattr(ModuleStack, "one_by_one", lambda self, x: False)
+    together = train(network, X, tasks, **options)
+    for name, value in apart.state.items():
+        if name != "qkv.bias":
+            torch.testing.assert_close(together.state[name], value, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(together.loss, apart.loss, atol=1e-8)
+
+
+@pytest.mark.parametrize(("world", "generic"), [("fcn", None), ("convnet", None), ("convnet", False), ("own", None)])
 @pytest.mark.parametrize("restore_best", [False, True])
-def test_early_stopping_and_squared_loss_equal_a_plain_loop(world, restore_best):
+def test_early_stopping_and_squared_loss_equal_a_plain_loop(world, generic, restore_best):
     network, (X, y) = WORLDS[world]
     settings = [ColdStart(), Distill(0.4), CoDistill(0.5, start="cold"), Mixup(0.5)]
     tasks = make_tasks(network, X, y, [*settings, Constrained(0.02), Constrained(0.4, start="warm")])
     rate = {"fcn": 0.05, "convnet": 0.0005, "own": 0.02}[world]
     options = {"epochs": 25, "patience": 2, "learning_rate": rate, "restore_best": restore_best}
-    trained = train(network, X, tasks, device="cpu", dtype="float64", loss="squared", **options)
+    trained = train(network, X, tasks, device="cpu", dtype="float64", loss="squared", generic=generic, **options)
     options["lr"] = options.pop("learning_rate")
     stopped = []
     for i, task in enumerate(tasks):
@@ -200,14 +217,15 @@ def test_a_lower_limit_on_churn_gives_fewer_changed_decisions():
     np.testing.assert_allclose(churn[2:], limits[1:], atol=0.06)  # it swings around the limit
 
 
-def test_residual_networks_train_as_in_a_plain_loop():
+@pytest.mark.parametrize("generic", [False, True])
+def test_residual_networks_train_as_in_a_plain_loop(generic):
     network = Resnet((8, 8, 3), 3, 50)
     network.blocks = nn.Sequential(*list(network.blocks)[:4])
     network.head = type(network.head)(512, 3)
     network.reset()
     X, y = RNG.normal(size=(24, 8, 8, 3)), RNG.integers(3, size=24)
     tasks = strategy_tasks([ColdStart()], rows=np.arange(16), y=y, classes=3, validation=np.arange(16, 24), seed=1)
-    trained = train(network, X, tasks, epochs=2, batch_size=8, device="cpu", dtype="float64")
+    trained = train(network, X, tasks, epochs=2, batch_size=8, device="cpu", dtype="float64", generic=generic)
     module, _, loss = plain_training(network, X, tasks[0], epochs=2, batch_size=8)
     assert trained.loss[0] == pytest.approx(loss, abs=1e-6)
     np.testing.assert_allclose(
@@ -215,11 +233,11 @@ def test_residual_networks_train_as_in_a_plain_loop():
     )
 
 
-@pytest.mark.parametrize("world", ["fcn", "convnet", "transformer", "own"])
-def test_a_model_does_not_depend_on_its_neighbours(world):
+@pytest.mark.parametrize(("world", "generic"), CASES, ids=NAMES)
+def test_a_model_does_not_depend_on_its_neighbours(world, generic):
     network, (X, y) = WORLDS[world]
     tasks = make_tasks(network, X, y, SETTINGS)
-    options = {"epochs": 4, "patience": 1, "device": "cpu", "dtype": "float64"}
+    options = {"epochs": 4, "patience": 1, "device": "cpu", "dtype": "float64", "generic": generic}
     together = train(network, X, tasks, **options)
     again = train(network, X, tasks, **options)
     apart = train(network, X, tasks, memory_limit=1.0, **options)  # one model a stack

@@ -100,7 +100,7 @@ def average(
             "average: the network has batch normalisation, whose statistics have to be computed anew for averaged "
             "weights, but X is None. Give the training rows."
         )
-    pool = as_pool(X, trained.settings)
+    pool = as_pool(X, trained.settings, trained.template)
     every = torch.arange(len(pool), device=pool.device)
     own = {k: every if rows is None else torch.as_tensor(to_numpy(rows[k]), device=pool.device) for k in mixed}
     _renew(result, pool, own)

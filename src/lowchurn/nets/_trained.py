@@ -13,6 +13,7 @@ from torch import nn
 
 from lowchurn._types import ArrayLike
 from lowchurn.nets._stacks import Settings, Stack, State, make_stack
+from lowchurn.nets.networks import Network
 
 Numbers: TypeAlias = ArrayLike | torch.Tensor
 FINISHED, INTERRUPTED = "finished", "interrupted"
@@ -86,7 +87,7 @@ class Trained:
 
     def outputs(self, X: Numbers, rows: Numbers | None = None) -> torch.Tensor:
         """Logits of every model as a tensor on the device: of every row of X, or of each model's own rows (K, n)."""
-        pool = as_pool(X, self.settings)
+        pool = as_pool(X, self.settings, self.template)
         stack, size = self._ready(), self._rows_at_once(pool)
         if rows is None:
             return _joined([stack.logits(part) for part in pool.split(size)])
@@ -95,12 +96,12 @@ class Trained:
 
     def decisions(self, X: Numbers) -> torch.Tensor:
         """The likeliest class of every model for every row of X, (K, rows), as a tensor on the device."""
-        pool = as_pool(X, self.settings)
+        pool = as_pool(X, self.settings, self.template)
         return _joined([self._ready().decisions(part) for part in pool.split(self._rows_at_once(pool))])
 
     def logits(self, X: Numbers) -> np.ndarray:
         """Logits of every model for every row of X: shape (K, rows, m)."""
-        pool = as_pool(X, self.settings)
+        pool = as_pool(X, self.settings, self.template)
         parts = [self._ready().logits(part).cpu().numpy() for part in pool.split(self._rows_at_once(pool))]
         return np.concatenate(parts, axis=1)
 
@@ -169,10 +170,13 @@ def _plain(X: Numbers) -> np.ndarray:
     return np.ascontiguousarray(array, dtype=np.float64 if wide else array.dtype.newbyteorder("="))
 
 
-def as_pool(X: Numbers, settings: Settings) -> torch.Tensor:
+def as_pool(X: Numbers, settings: Settings, network: nn.Module) -> torch.Tensor:
     """Rows as a tensor on the stack's device: whole numbers stay whole (token ids), everything else gets its dtype."""
     pool = X.detach() if isinstance(X, torch.Tensor) else torch.from_numpy(_plain(X))
     if pool.ndim < 2 or len(pool) == 0:
         raise ValueError(f"train: X must have at least one row and shape (rows, ...), got {tuple(pool.shape)}.")
     kind = pool.dtype if not pool.is_floating_point() and pool.dtype != torch.uint8 else settings.dtype
-    return pool.to(settings.device, kind).contiguous()
+    pool = pool.to(settings.device, kind).contiguous()
+    if isinstance(network, Network):
+        network.check_rows(pool)
+    return pool

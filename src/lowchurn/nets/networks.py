@@ -27,6 +27,9 @@ class Network(nn.Module):
         layers = ((prefix, getattr(layer, "start", {})) for prefix, layer in self.named_modules())
         return {f"{prefix}.{name}": rule for prefix, start in layers for name, rule in start.items()}
 
+    def check_rows(self, pool: torch.Tensor) -> None:
+        """Refuse rows that the layers would take wrongly: a stack looks up a wrong token in the next model."""
+
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Draw fresh weights."""
         starts = self.starts()
@@ -69,8 +72,22 @@ class Conv(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = self.weight.permute(3, 2, 0, 1)
-        y = F.conv2d(x.permute(0, 3, 1, 2), weight, self.bias, self.stride, self.padding)
+        y = F.conv2d(x.permute(0, 3, 1, 2), weight, self.added(), self.stride, self.padding)
         return y.permute(0, 2, 3, 1)
+
+    def added(self) -> torch.Tensor:
+        """What is added to the outputs."""
+        return self.bias
+
+
+class NormalisedConv(Conv):
+    """A convolution before a batch normalisation, which takes the bias away again while it trains.
+
+    What the bias' gradient would contain is rounding, and Adam would blow that up to steps of its full rate.
+    """
+
+    def added(self) -> torch.Tensor:
+        return self.bias.detach() if self.training else self.bias
 
 
 class Embedding(nn.Module):
@@ -131,7 +148,7 @@ class Convnet(Network):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for conv in (self.conv1, self.conv2):
-            x = F.max_pool2d(F.relu(conv(x)).permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
+            x = F.relu(F.max_pool2d(conv(x).permute(0, 3, 1, 2), 2)).permute(0, 2, 3, 1)  # relu of the largest
         x = F.relu(self.dense1(x.flatten(1)))  # Keras' order: height, width, channel
         return self.dense3(F.relu(self.dense2(x)))
 
@@ -159,6 +176,16 @@ class Transformer(Network):
         self.norm2 = Norm(width)
         self.head = Dense(width, classes)
         self.reset()
+
+    def check_rows(self, pool: torch.Tensor) -> None:
+        least, most = (int(value) for value in pool.aminmax())
+        if least < 0 or most >= self.vocabulary:
+            wrong = least if least < 0 else most
+            raise ValueError(f"train: tokens must be in 0 .. {self.vocabulary - 1}, the vocabulary, got {wrong}.")
+        if pool.shape[1] > self.length:
+            raise ValueError(
+                f"train: rows must have at most {self.length} tokens, the network's length, got {pool.shape[1]}."
+            )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         ids = ids.long()
@@ -188,10 +215,11 @@ class Bottleneck(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int, project: bool) -> None:
         super().__init__()
-        self.conv1, self.norm1 = Conv(inputs, width, 1, stride), BatchNorm(width)
-        self.conv2, self.norm2 = Conv(width, width, 3, same=True), BatchNorm(width)
-        self.conv3, self.norm3 = Conv(width, 4 * width, 1), BatchNorm(4 * width)
-        self.shortcut = nn.Sequential(Conv(inputs, 4 * width, 1, stride), BatchNorm(4 * width)) if project else None
+        self.conv1, self.norm1 = NormalisedConv(inputs, width, 1, stride), BatchNorm(width)
+        self.conv2, self.norm2 = NormalisedConv(width, width, 3, same=True), BatchNorm(width)
+        self.conv3, self.norm3 = NormalisedConv(width, 4 * width, 1), BatchNorm(4 * width)
+        shortcut = (NormalisedConv(inputs, 4 * width, 1, stride), BatchNorm(4 * width))
+        self.shortcut = nn.Sequential(*shortcut) if project else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shortcut = x if self.shortcut is None else self.shortcut(x)
@@ -205,7 +233,7 @@ class Resnet(Network):
 
     def __init__(self, shape: tuple[int, int, int], classes: int, depth: int) -> None:
         super().__init__()
-        self.stem, self.norm = Conv(shape[2], 64, 3, same=True), BatchNorm(64)
+        self.stem, self.norm = NormalisedConv(shape[2], 64, 3, same=True), BatchNorm(64)
         blocks: list[nn.Module] = []
         channels = 64
         for stage, count in enumerate(RESNET_BLOCKS[depth]):

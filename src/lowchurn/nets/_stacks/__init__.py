@@ -19,14 +19,22 @@ from lowchurn.nets.networks import Convnet, Fcn, Resnet, Transformer
 __all__ = ["Batches", "ResnetStack", "Settings", "Stack", "State", "copies_held", "make_stack"]
 
 
-def copies_held(module: nn.Module, generic: bool) -> float:
+def any_way(module: nn.Module, settings: Settings) -> bool:
+    """Whether the way of any module is the fastest for this one: on a CPU, for all that are not fully connected."""
+    return settings.device.type == "cpu" and type(module) is not Fcn
+
+
+def copies_held(module: nn.Module, settings: Settings, generic: bool | None = None) -> float:
     """How often a stack in training holds each number of a forward pass; a generous estimate."""
+    generic = any_way(module, settings) if generic is None else generic
     return 1.5 if type(module) is Resnet and not generic else 8
 
 
-def make_stack(module: nn.Module, params: State, buffers: State, settings: Settings, generic: bool = False) -> Stack:
-    """Stack K sets of parameters of one module; ``generic`` selects the way that any module can go."""
-    if not generic:
+def make_stack(
+    module: nn.Module, params: State, buffers: State, settings: Settings, generic: bool | None = None
+) -> Stack:
+    """Stack K sets of parameters of one module; ``generic`` selects the way that any module can go, or another one."""
+    if not (any_way(module, settings) if generic is None else generic):
         if type(module) is Fcn:
             if settings.device.type == "cpu" and _installed("numba"):
                 return CpuFcnStack(params, settings)

@@ -21,6 +21,7 @@ from lowchurn.nets._streams import recording_stream
 
 State = dict[str, torch.Tensor]  # of one model, or of K models with a leading axis
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-7  # Keras' Adam
+ALL_MODELS = slice(None)
 
 
 @dataclass(frozen=True)
@@ -236,15 +237,15 @@ class StepStack(RecordableStack):
         """The loss's gradient at the logits."""
         return batch_gradient(logits, targets, weights, self.settings.squared, coupling)
 
-    def adam(self, gradients: State) -> None:
+    def adam(self, gradients: State, models: slice = ALL_MODELS) -> None:
         """One step of Keras' Adam, in place."""
         rate = self.rate()
         first, second = self.moments
         for name, gradient in gradients.items():
-            m, v = first[name], second[name]
+            m, v = first[name][models], second[name][models]
             m.lerp_(gradient, 1 - BETA1)
             v.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-            self.weights[name].addcdiv_(m, v.sqrt().add_(EPSILON), value=-rate)
+            self.weights[name][models].addcdiv_(m, v.sqrt().add_(EPSILON), value=-rate)
 
 
 class RecordedStep:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from lowchurn.nets._stacks._stack import Batches, FlatParameters, FlatStack, Settings, State
+from lowchurn.nets._stacks._stack import FlatParameters, FlatStack, Settings, State
 from lowchurn.nets.networks import Transformer
 
 TABLE = "token.weight"  # most of the parameters; last in the flat buffer, so that a fused kernel can take it alone
@@ -68,27 +68,6 @@ class TransformerStack(FlatStack):
         """Room for the gradient of all weights; the kernels never store that of the table."""
         flat = self.layout.flat
         return torch.zeros_like(flat[: self.layout.offsets[TABLE]] if self.kernels else flat)
-
-    def train_epoch(self, batches: Batches) -> None:
-        if self.steps == 0:
-            self._check(batches.pool)
-        super().train_epoch(batches)
-
-    def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        self._check(pool)
-        return super().logits(pool, rows)
-
-    def _check(self, pool: torch.Tensor) -> None:
-        """Refuse what is not in the tables: it would be read from those of the next model."""
-        least, most = (int(value) for value in pool.aminmax())
-        if least < 0 or most >= self.vocabulary:
-            wrong = least if least < 0 else most
-            raise ValueError(f"train: tokens must be in 0 .. {self.vocabulary - 1}, the vocabulary, got {wrong}.")
-        length = self.params["position.weight"].shape[1]
-        if pool.shape[1] > length:
-            raise ValueError(
-                f"train: rows must have at most {length} tokens, the network's length, got {pool.shape[1]}."
-            )
 
     @torch.no_grad()
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
