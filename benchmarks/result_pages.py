@@ -57,6 +57,14 @@ SQUARED = {
         [*_of_paper("table1"), *_past(["fcn-1000"])],
     )
 }
+PATIENCE = {
+    "patience": (
+        "The patience of the paper's code: Tables 1 and 2 with early stopping after three epochs",
+        _of_paper("table1", "table2"),
+    )
+}
+FIGURES = {"patience": ("table1-paper-", "table2-paper-")}  # where a page's figures are not named after it
+OTHERS = {("log", 5): PAGES, ("squared", 5): SQUARED, ("log", 3): PATIENCE}  # by loss and patience
 
 
 def _heading(table: str) -> list[str]:
@@ -73,16 +81,18 @@ def pages(rows: list[Row]) -> dict[str, str]:
     files: dict[str, str] = {}
     faces = [row for row in rows if row["dataset"].startswith("celeba_")]
     others = [row for row in rows if not row["dataset"].startswith("celeba_")]
-    for some, named in ((others, {"log": PAGES, "squared": SQUARED}), (faces, {"log": FACES})):
+    for some, named in ((others, OTHERS), (faces, {("log", 5): FACES})):
         tables = list(all_tables(some))
         figures = make_figures(some, tables)
-        for loss, wanted in named.items():
+        for kind, wanted in named.items():
+            alike = {variant_name(v): v for v, _ in tables if (v["loss"], v["patience"]) == kind}.values()
             for name, (title, parts) in wanted.items():
                 made: list[str] = []
-                for variant in {variant_name(v): v for v, _ in tables}.values():
-                    own = {table.name: table for v, table in tables if v == variant and v["loss"] == loss}
+                for variant in alike:
+                    own = {table.name: table for v, table in tables if v == variant}
                     found = [text for one in parts if one in own for text in (*_heading(one), own[one].markdown())]
-                    drawn = [(n, chart) for v, n, chart in figures if v == variant and n.startswith(f"{name}-")]
+                    about = FIGURES.get(name, f"{name}-")
+                    drawn = [(n, chart) for v, n, chart in figures if v == variant and n.startswith(about)]
                     files |= {f"{figure}.svg": chart.svg() for figure, chart in drawn}
                     found += [f"![{chart.title}]({figure}.svg)\n" for figure, chart in drawn]
                     if found:

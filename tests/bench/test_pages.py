@@ -66,10 +66,12 @@ def test_a_page_for_each_experiment_that_was_run(result_pages):
         *rows_of("celeba_bald", "convnet-4"),
         *rows_of("imdb", "transformer-1"),
         *rows_of("adult", "fcn-1000", loss="squared"),
+        *rows_of("adult", "fcn-1000", patience=3),
+        *rows_of("kmnist", "convnet-4", patience=3),
     ]
     files = result_pages.pages(rows)
     pages = {"table2", "convnets", "celeba", "imdb", "images_past_paper", "imdb_past_paper", "squared"}
-    pages |= {"celeba_past_paper", "claims"}
+    pages |= {"celeba_past_paper", "patience", "claims"}
     assert {name for name in files if name.endswith(".md")} == {f"{name}.md" for name in pages}
     assert "| kmnist | 20.50 | missing |" in files["table2.md"]
     assert "| emnist_balanced | not run |" in files["table2.md"]
@@ -79,6 +81,14 @@ def test_a_page_for_each_experiment_that_was_run(result_pages):
     assert files["imdb-1000-raw-warm.svg"].startswith("<svg")
     assert "losssquared" in files["squared.md"]
     assert all("losssquared" not in text for name, text in files.items() if name not in ("squared.md", "claims.md"))
+    # What was stopped with another patience stands on a page of its own, with the figures beside the paper's.
+    assert [files["patience.md"].count(f"| {name} | 20.50 |") for name in ("adult", "kmnist")] == [2, 2]
+    assert "(table1-paper-raw-warm-patience3.svg)" in files["patience.md"]
+    assert "(table2-paper-raw-warm-patience3.svg)" in files["patience.md"]
+    assert {name for name, text in files.items() if "patience3" in text and name.endswith(".md")} == {
+        "patience.md",
+        "claims.md",
+    }
     # Sizes are compared apart from each other.
     named = {table.name for _, table in all_tables(rows)}
     assert {"dial-convnet-4-ratio", "dial-convnet-4-100-ratio"} <= named
@@ -87,7 +97,7 @@ def test_a_page_for_each_experiment_that_was_run(result_pages):
     # Faces are compared with faces.
     assert "celeba" not in files["images_past_paper.md"]
     assert "kmnist" not in files["celeba_past_paper.md"]
-    assert [files["claims.md"].count(f"| {name} |") for name in ("celeba1000", "table2")] == [1, 1]
+    assert [files["claims.md"].count(f"| {name} |") for name in ("celeba1000", "table2")] == [1, 2]  # two patiences
 
 
 def test_rows_that_are_kept_make_the_same_tables(keep_rows, tmp_path):
