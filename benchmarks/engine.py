@@ -232,14 +232,21 @@ def gpu_rows(kinds):
         )
 
 
+def time_on_cpu(kind, models):
+    """The engine, the engine with all models at once, and a torch loop, side by side."""
+    return (
+        time_engine(kind, "cpu", models, 1),
+        time_engine(kind, "cpu", models, 1, generic=False),
+        time_torch_loop(kind, "cpu"),
+    )
+
+
 def cpu_rows(kinds, models=4):
     """Each kind on a CPU: the engine, which trains one model after the other, all models at once, and a torch loop."""
     print(f"\n{models} models, {ROWS} rows, batch 32, one epoch; {machine('cpu')}")
     print(f"{'ms per model-epoch':30}{'engine':>10}{'all at once':>14}{'torch loop':>12}")
     for kind in kinds:
-        ours = best(time_engine, kind, "cpu", models, 1)
-        together = best(time_engine, kind, "cpu", models, 1, generic=False)
-        loop = best(time_torch_loop, kind, "cpu")
+        ours, together, loop = best(time_on_cpu, kind, models)
         print(f"{WORK[kind].title:30}{ours:>10.4g}{together:>14.4g}{loop:>12.4g}", flush=True)
 
 

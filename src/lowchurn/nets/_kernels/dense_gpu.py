@@ -174,11 +174,12 @@ def _split(w):
 def _dense_backward(
     x_ptr, d_ptr, high_ptr, low_ptr, m_ptr, v_ptr, back_ptr, rate_ptr, ROWS: tl.constexpr, N_IN: tl.constexpr,
     N_OUT: tl.constexpr, R: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr,
-    EPS: tl.constexpr, AHEAD: tl.constexpr,
+    EPS: tl.constexpr, AHEAD: tl.constexpr, STREAMED: tl.constexpr,
 ):  # fmt: skip
     """Gradient d W^T at the inputs of a dense layer, weight gradient x^T d and its Adam update, in one pass.
 
-    With 32 rows the weight gradient is cheaper to compute than to store: it stays in registers.
+    With 32 rows the weight gradient is cheaper to compute than to store: it stays in registers. ``STREAMED`` is how the
+    caches treat what no other kernel of a step reads.
     """
     model = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BI + tl.arange(0, BI)
@@ -196,17 +197,17 @@ def _dense_backward(
         keep = i_ok[:, None] & (j < N_OUT)[None, :]
         d = tl.load(d_at, mask=r_ok[:, None] & (j < N_OUT)[None, :], other=0.0)
         high = tl.load(high_ptr + at, mask=keep, other=0.0)
-        low = tl.load(low_ptr + at, mask=keep, other=0)
-        m = tl.load(m_ptr + at, mask=keep, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + at, mask=keep, other=0.0)
+        low = tl.load(low_ptr + at, mask=keep, other=0, eviction_policy=STREAMED)
+        m = tl.load(m_ptr + at, mask=keep, other=0.0, eviction_policy=STREAMED).to(tl.float32)
+        v = tl.load(v_ptr + at, mask=keep, other=0.0, eviction_policy=STREAMED)
         g = tl.dot(xt, d)
         back = tl.dot(high, tl.trans(d), back)
         w, m, v = _keras_adam(_join(high, low), m, v, g, rate, B1, B2, EPS)
         new_high, new_low = _split(w)
         tl.store(high_ptr + at, new_high, mask=keep)
-        tl.store(low_ptr + at, new_low, mask=keep)
-        tl.store(m_ptr + at, m.to(m_ptr.dtype.element_ty), mask=keep)
-        tl.store(v_ptr + at, v, mask=keep)
+        tl.store(low_ptr + at, new_low, mask=keep, eviction_policy=STREAMED)
+        tl.store(m_ptr + at, m.to(m_ptr.dtype.element_ty), mask=keep, eviction_policy=STREAMED)
+        tl.store(v_ptr + at, v, mask=keep, eviction_policy=STREAMED)
     back_at = model * (ROWS * N_IN) + r[None, :] * N_IN + i[:, None]
     tl.store(back_ptr + back_at, back.to(back_ptr.dtype.element_ty), mask=i_ok[:, None] & r_ok[None, :])
 
@@ -216,7 +217,7 @@ def power(n, least=16):
     return max(least, triton.next_power_of_2(n))
 
 
-TILES = {"BI": 64, "BJ": 64, "AHEAD": 2, "num_warps": 4}  # the fastest of some on an H200
+TILES = {"BI": 64, "BJ": 64, "AHEAD": 2, "num_warps": 4, "STREAMED": ""}  # the fastest of some on an H200
 
 
 def dense_relu(x, w, bias, **tiles):

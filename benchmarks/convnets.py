@@ -1,0 +1,176 @@
+"""How long each kernel of a training step of K convnets takes on a GPU, and with other tiles.
+
+    python benchmarks/convnets.py convnet-4                     # 28 x 28 x 1 and 32 x 32 x 3, as they are
+    python benchmarks/convnets.py convnet-4 --tiles             # and each kernel with other tiles, compiled beforehand
+
+A line is a kernel of one step of 32 rows: microseconds of one model, and its speed, which counts the products that the
+layer needs, or, of the largest layer's step, the bytes of its weights and moments. Tiles are those of
+``lowchurn.nets._kernels``: ``TILES`` of ``conv_gpu`` and ``dense_gpu``, and the defaults of ``dense_relu``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
+import torch
+from products import BATCH, fits, milliseconds
+
+from lowchurn.nets.networks import convnet
+
+SHAPES = ((28, 28, 1), (32, 32, 3))
+CLASSES, DEVICE = 10, "cuda"
+# Kernel -> names of its constants, and values to try.
+TRIED: dict[str, tuple[tuple[str, ...], list[tuple]]] = {
+    "first": (
+        ("BP", "TILES", "num_warps", "num_stages"),
+        [(64, 8, 4, 2), (64, 2, 4, 2), (128, 4, 8, 2), (32, 4, 4, 2), (64, 4, 4, 3), (64, 4, 8, 2)],
+    ),
+    "first_grad": (
+        ("BP", "SPLITS", "num_warps", "num_stages"),
+        [(64, 2, 4, 2), (64, 8, 4, 2), (32, 4, 4, 2), (128, 4, 8, 2), (64, 4, 8, 2), (64, 4, 4, 3)],
+    ),
+    "forward": (
+        ("BLOCK_M", "BLOCK_K", "WIDE", "num_warps", "num_stages"),
+        [
+            *((128, 64, 4, 8, 4), (128, 64, 4, 8, 3), (128, 64, 8, 8, 3), (128, 64, 4, 4, 3), (128, 32, 4, 8, 4)),
+            *((256, 64, 8, 8, 3), (256, 64, 4, 8, 3), (256, 64, 4, 8, 2), (256, 32, 8, 8, 4), (256, 32, 4, 8, 4)),
+        ],
+    ),
+    "weight": (
+        ("BLOCK_KK", "BLOCK_M", "num_warps", "num_stages"),
+        [
+            *((256, 64, 8, 3), (256, 64, 8, 4), (256, 128, 8, 2), (256, 32, 8, 4), (128, 128, 8, 3), (128, 64, 8, 4)),
+            (128, 32, 4, 4),
+        ],
+    ),
+    "input": (
+        ("XG", "YG", "BLOCK_M", "WIDE", "num_warps", "num_stages"),
+        [
+            *((4, 1, 128, 4, 4, 4), (4, 1, 256, 8, 8, 3), (4, 1, 256, 4, 8, 3), (4, 2, 128, 4, 4, 4)),
+            *((4, 2, 256, 8, 8, 3), (4, 2, 256, 4, 8, 3), (4, 4, 256, 4, 8, 3), (2, 2, 128, 4, 4, 4)),
+        ],
+    ),
+    "dense": (
+        ("BR", "BJ", "BK", "num_warps", "num_stages"),
+        [(32, 128, 64, 4, 4), (32, 64, 128, 4, 4), (32, 64, 64, 4, 6), (32, 128, 128, 8, 3), (32, 32, 128, 4, 4)],
+    ),
+    "largest": (
+        ("BI", "BJ", "AHEAD", "num_warps", "STREAMED"),
+        [
+            *((64, 64, 2, 4, "evict_first"), (64, 64, 2, 8, ""), (64, 64, 2, 8, "evict_first"), (64, 32, 2, 4, "")),
+            *((64, 32, 2, 4, "evict_first"), (64, 32, 3, 4, ""), (64, 32, 3, 4, "evict_first"), (64, 32, 3, 8, "")),
+            *((64, 32, 3, 8, "evict_first"), (32, 64, 3, 4, ""), (32, 64, 3, 4, "evict_first"), (32, 64, 2, 4, "")),
+        ],
+    ),
+}
+
+
+class Step:
+    """The kernels of one training step of some convnets, one at a time, on what a whole step left behind."""
+
+    def __init__(self, network: str, shape: tuple[int, int, int], models: int) -> None:
+        from lowchurn.nets._stacks import Settings
+        from lowchurn.nets._stacks._convnet_gpu import Chosen, GpuConvnetStack, padded
+
+        make = torch.Generator(DEVICE).manual_seed(0)
+        module = convnet(int(network.split("-")[1]), classes=CLASSES, shape=shape)
+        params = {n: p.detach().to(DEVICE).expand(models, *p.shape).contiguous() for n, p in module.named_parameters()}
+        self.models, self.stack = models, GpuConvnetStack(params, Settings(torch.device(DEVICE), torch.float32))
+        pool = torch.rand(4000, *shape, device=DEVICE, generator=make)
+        rows = torch.randint(len(pool), (models, BATCH), device=DEVICE, generator=make)
+        with torch.no_grad():
+            self.chosen = Chosen(self.stack._images(pool), padded(rows, BATCH))
+            _, self.trace = self.stack._forward(self.chosen, record=True)
+        self.back = torch.randn_like(self.trace.hidden1)
+        self.pooled = torch.randn_like(self.trace.pooled2)
+        high, wide = (side // 2 - 4 for side in shape[:2])
+        self.spread = self.pooled.new_zeros(models, BATCH, high, wide, self.pooled.shape[-1])
+        self.stack.conv_kernels.unpool(self.pooled, self.trace.which2, self.spread)
+
+    def call(self, kernel: str, tile: dict) -> Callable[[], object]:
+        """A function without arguments that runs a kernel with some tiles in place of the library's own."""
+        stack, trace, conv, dense = self.stack, self.trace, self.stack.conv_kernels, self.stack.dense_kernels
+        low, slopes = stack.layout.views(stack.rounded), stack.slopes
+        first, second = low["conv1.weight"], low["conv2.weight"]
+        largest = stack.weights["high"], stack.weights["low"], stack.moments[0]["high"], stack.moments[1]["high"]
+        flat, made = trace.pooled2.flatten(2), torch.empty_like(trace.pooled1)
+        arguments: dict[str, tuple] = {
+            "first": (conv.first_conv_pool, self.chosen, first, low["conv1.bias"], made, trace.which1),
+            "first_grad": (
+                *(conv.first_conv_weight_grad, self.chosen, trace.pooled1, trace.which1),
+                *(slopes["conv1.weight"], slopes["conv1.bias"]),
+            ),
+            "forward": (conv.conv_pool, trace.pooled1, second, low["conv2.bias"], self.pooled, trace.which2),
+            "weight": (conv.conv_weight_grad, trace.pooled1, self.spread, slopes["conv2.weight"]),
+            "input": (conv.conv_input_grad, self.spread, second, trace.which1, made),
+            "dense": (dense.dense_relu, flat, stack.weights["high"], low["dense1.bias"]),
+            "largest": (dense.dense_backward, flat, self.back, *largest, stack.step_size, self.pooled),
+        }
+        function, *given = arguments[kernel]
+        return lambda: function(*given, **tile)
+
+    def speed(self, kernel: str, seconds: float) -> str:
+        """Of what the layer needs: products in TFLOP/s, or bytes of weights and moments in TB/s."""
+        if kernel == "largest":
+            return f"{20 * self.stack.weights['high'][0].numel() / seconds / 1e12:8.2f} TB/s"
+        params, side = self.stack.params, self.chosen.images
+        outputs = {"first": side.height * side.width, "forward": self.spread[0, 0, ..., 0].numel(), "dense": 1}
+        layer = {"first_grad": "first", "weight": "forward", "input": "forward"}.get(kernel, kernel)
+        weights = params[{"first": "conv1.weight", "forward": "conv2.weight", "dense": "dense1.weight"}[layer]][0]
+        return f"{2 * BATCH * outputs[layer] * weights.numel() / seconds / 1e12:8.1f} TFLOP/s"
+
+    def show(self, kernel: str, tile: dict) -> None:
+        seconds = milliseconds(self.call(kernel, tile)) / self.models / 1e3
+        words = ", ".join(f"{name} {value}" for name, value in tile.items()) or "as it is"
+        print(f"  {kernel:12}{1e6 * seconds:9.3f} us{self.speed(kernel, seconds)}   {words}", flush=True)
+
+
+def tiles(kernel: str) -> list[dict]:
+    names, values = TRIED[kernel]
+    return [dict(zip(names, some, strict=True)) for some in values]
+
+
+def compiled(job: tuple[str, tuple[int, int, int], str]) -> list[bool]:
+    """Compile a kernel with all tiles, in a process of its own; False for those that do not fit."""
+    network, shape, kernel = job
+    step = Step(network, shape, 1)
+    return [fits(step.call(kernel, tile)) for tile in ({}, *tiles(kernel))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="+", metavar="NETWORK", help="convnet-N")
+    parser.add_argument("--tiles", action="store_true", help="try other tiles")
+    parser.add_argument("--jobs", type=int, default=12, help="processes that compile")
+    parser.add_argument("--models", type=int, default=256)
+    chosen = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("convnets: needs a CUDA device")
+    places = [(network, shape) for network in chosen.networks for shape in SHAPES]
+    fit: dict[tuple, list[bool]] = {}
+    if chosen.tiles:
+        jobs = [(*place, kernel) for place in places for kernel in TRIED]
+        with ProcessPoolExecutor(chosen.jobs, multiprocessing.get_context("spawn")) as pool:
+            fit = dict(zip(jobs, pool.map(compiled, jobs), strict=True))
+    for network, shape in places:
+        step = Step(network, shape, chosen.models)
+        print(f"{network} on {' x '.join(map(str, shape))}, {chosen.models} models")
+        for kernel in TRIED:
+            step.show(kernel, {})
+            good = fit.get((network, shape, kernel), [])[1:]
+            for tile, fitting in zip(tiles(kernel), good, strict=False):
+                if fitting:
+                    step.show(kernel, tile)
+        del step
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
