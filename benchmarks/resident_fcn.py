@@ -261,22 +261,10 @@ def relative_errors(kernel, c, kind, *, models=2, rows=21, device="cpu", **optio
     return errors
 
 
-def milliseconds(call, repeats=5):
-    """The least of a few calls."""
-    call()
-    found = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        found.append(begin.elapsed_time(end))
-    return min(found)
-
-
 def compare(inputs, units, classes, kind, models, rows=2000):
     """Errors and times of every shape of the kernel, beside the kernel of the library; returns the fastest shape."""
+    from products import milliseconds
+
     from lowchurn.nets._kernels import fcn_gpu
 
     start, b = made(inputs, units, classes, kind, models=models, rows=rows, batch=32, device="cuda")
