@@ -173,6 +173,8 @@ def test_plans_of_images_and_words_run_on_a_cpu(small_plans, made_data, lowchurn
         (("table2", "wine"), "unknown data set of table2 'wine'"),
         (("table2", "--part", "convnet-5-1000"), "unknown part of table2"),
         (("wine", "--part", "convnet-4-1000"), "--part is for plans"),
+        (("tabel2",), "unknown plan or data set 'tabel2'. Did you mean 'table2'?"),
+        (("wine", "digts"), "unknown plan or data set 'digts'. Did you mean 'digits'"),
         (("table2",), "no data set of table2 is here"),
         (("imdb", "--network", "transformer-1"), "imdb is not here"),  # with a network it is a data set
     ],

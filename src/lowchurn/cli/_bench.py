@@ -98,9 +98,11 @@ def run_command(
     cpus_per_block: Annotated[float | None, Option(help="CPUs of a block on the cluster. Default: 1.")] = None,
 ) -> None:
     """Train and measure what the store does not contain yet; the same command goes on where it was stopped."""
+    from lowchurn._checks import unknown_name
     from lowchurn.bench._ablation import ablation_settings
     from lowchurn.bench._blocks import How
-    from lowchurn.bench._loading import expand
+    from lowchurn.bench._datasets import DATASETS
+    from lowchurn.bench._loading import available, expand
     from lowchurn.bench._plans import PLANS, choose_parts
     from lowchurn.bench._protocol import Protocol, check_counts, settings_of
 
@@ -121,6 +123,10 @@ def run_command(
         return
     if part:
         raise ValueError("bench run: --part is for plans, such as table2. Leave it out.")
+    known = {*available(data), *(name for spec in DATASETS for name in (spec.name, spec.group))}
+    for name in names:
+        if name not in known:
+            raise unknown_name("bench run", "plan or data set", name, {*PLANS, *known})
     changes |= {"batch": batch, "scale": scale, "loss": loss}
     given = {name: value for name, value in changes.items() if value is not None}
 
