@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=None)
     parser.add_argument("--epochs", type=int, default=None, help="fewer, for a quick look")
     parser.add_argument("--patience", type=int, default=None, help="epochs without improvement, instead of the plan's")
+    parser.add_argument("--one-order", action="store_true", help="rows in the same order in every epoch")
     parser.add_argument("--start", default=None, help="warm, cold or both, instead of the plan's")
     parser.add_argument("--strategies", nargs="*", default=[], help="instead of the plan's")
     parser.add_argument("--datasets", nargs="*", default=[])
@@ -58,6 +59,7 @@ def main() -> None:
         start=chosen.start,
         epochs=chosen.epochs,
         patience=chosen.patience,
+        one_order=chosen.one_order,
     )
     took: dict[str, float] = {}
     if chosen.warm_up:

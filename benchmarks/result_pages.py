@@ -63,8 +63,21 @@ PATIENCE = {
         _of_paper("table1", "table2"),
     )
 }
-FIGURES = {"patience": ("table1-paper-", "table2-paper-")}  # where a page's figures are not named after it
-OTHERS = {("log", 5): PAGES, ("squared", 5): SQUARED, ("log", 3): PATIENCE}  # by loss and patience
+ORDER = {
+    "order": (
+        "Tables 1 and 2 with early stopping after three epochs and rows in the same order in every epoch",
+        _of_paper("table1", "table2"),
+    )
+}
+# Where a page's figures are not named after it.
+FIGURES = dict.fromkeys(("patience", "order"), ("table1-paper-", "table2-paper-"))
+# By loss, patience and whether the order of rows is the same in every epoch.
+OTHERS = {
+    ("log", 5, False): PAGES,
+    ("squared", 5, False): SQUARED,
+    ("log", 3, False): PATIENCE,
+    ("log", 3, True): ORDER,
+}
 
 
 def _heading(table: str) -> list[str]:
@@ -81,11 +94,13 @@ def pages(rows: list[Row]) -> dict[str, str]:
     files: dict[str, str] = {}
     faces = [row for row in rows if row["dataset"].startswith("celeba_")]
     others = [row for row in rows if not row["dataset"].startswith("celeba_")]
-    for some, named in ((others, OTHERS), (faces, {("log", 5): FACES})):
+    for some, named in ((others, OTHERS), (faces, {("log", 5, False): FACES})):
         tables = list(all_tables(some))
         figures = make_figures(some, tables)
         for kind, wanted in named.items():
-            alike = {variant_name(v): v for v, _ in tables if (v["loss"], v["patience"]) == kind}.values()
+            alike = {
+                variant_name(v): v for v, _ in tables if (v["loss"], v["patience"], v["one_order"]) == kind
+            }.values()
             for name, (title, parts) in wanted.items():
                 made: list[str] = []
                 for variant in alike:

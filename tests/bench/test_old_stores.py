@@ -1,4 +1,4 @@
-"""Stores of format 1, whose rows contain the parameters of a strategy in words, are read and continued."""
+"""Stores of formats 1 and 2 are read and continued: parameters in words, and no column for one order of the rows."""
 
 import gzip
 import io
@@ -17,33 +17,36 @@ from tests.bench import test_store
 from tests.bench.test_store_untrusted import put
 
 TINY = Protocol(network="fcn-4", initial=40, validation=20, batch=30, epochs=3)
-# The columns of format 1, in its order.
-NAMES = ["setting" if name == "parameters" else name for name in COLUMNS]
+# The columns of each format, in its order.
+SECOND = [name for name in COLUMNS if name != "one_order"]
+NAMES = {1: ["setting" if name == "parameters" else name for name in SECOND], 2: SECOND}
 
 
-def old_row(row):
+def old_row(row, version=1):
     words = ", ".join(f"{name}={value}" for name, value in row["parameters"].items())
-    return {name: words if name == "setting" else row[name] for name in NAMES}
+    old = row | {"setting": words, "parameters": json.dumps(row["parameters"])}
+    return {name: old[name] for name in NAMES[version]}
 
 
-def old_segment(rows, ending):
-    rows = [old_row(row) for row in rows]
+def old_segment(rows, ending, version=1):
+    rows = [old_row(row, version) for row in rows]
     if ending == "parquet":
         buffer = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(rows), buffer, compression="zstd")
         return buffer.getvalue()
-    columns = {name: [row[name] for row in rows] for name in NAMES}
+    columns = {name: [row[name] for row in rows] for name in NAMES[version]}
     same = {name: values[0] for name, values in columns.items() if len(set(values)) == 1}
     rest = {name: values for name, values in columns.items() if name not in same}
     return gzip.compress(json.dumps({"rows": len(rows), "same": same, "columns": rest}).encode(), mtime=0)
 
 
+@pytest.mark.parametrize("version", NAMES)
 @pytest.mark.parametrize("ending", ["parquet", "json.gz"])
-def test_an_old_store_is_read_continued_and_tabled_as_before(tmp_path, ending):
+def test_an_old_store_is_read_continued_and_tabled_as_before(tmp_path, ending, version):
     settings = settings_of(["cold", "anchor", "distill", "soup", "two-teachers", "served-mix"], "both")
     new, old = Store(tmp_path / "new"), Store(tmp_path / "old")
     run(new, ["wine"], [TINY], settings, 1, device="cpu", tell=lambda line: None)
-    put(old, old_segment(new.rows(), ending), ending)
+    put(old, old_segment(new.rows(), ending, version), ending)
     assert old.rows() == new.rows()
     assert {name for name, value in old.rows()[5]["parameters"].items() if isinstance(value, float)} >= {"alpha", "eta"}
     tables = [[table.markdown() for _, table in all_tables(store.rows())] for store in (new, old)]
@@ -80,10 +83,11 @@ def test_segments_of_a_later_version_ask_for_an_update(tmp_path, ending):
         table = pq.read_table(io.BytesIO(encode([test_store.row(0)])[0]))
         assert table.schema.metadata[b"lowchurn_format"] == str(FORMAT).encode()
         buffer = io.BytesIO()
-        pq.write_table(table.replace_schema_metadata({"lowchurn_format": "3"}), buffer)
+        pq.write_table(table.replace_schema_metadata({"lowchurn_format": str(FORMAT + 1)}), buffer)
         content = buffer.getvalue()
     else:
-        content = gzip.compress(json.dumps({"format": 3, "rows": 1, "same": {}, "columns": {}}).encode())
+        content = gzip.compress(json.dumps({"format": FORMAT + 1, "rows": 1, "same": {}, "columns": {}}).encode())
     path = put(Store(tmp_path), content, ending)
-    with pytest.raises(ValueError, match=rf"{path.name} is of format 3, but .* reads up to 2. Update lowchurn"):
+    newer = rf"{path.name} is of format {FORMAT + 1}, but .* reads up to {FORMAT}. Update lowchurn"
+    with pytest.raises(ValueError, match=newer):
         Store(tmp_path).rows()

@@ -68,10 +68,11 @@ def test_a_page_for_each_experiment_that_was_run(result_pages):
         *rows_of("adult", "fcn-1000", loss="squared"),
         *rows_of("adult", "fcn-1000", patience=3),
         *rows_of("kmnist", "convnet-4", patience=3),
+        *rows_of("kmnist", "convnet-4", patience=3, one_order=True),
     ]
     files = result_pages.pages(rows)
     pages = {"table2", "convnets", "celeba", "imdb", "images_past_paper", "imdb_past_paper", "squared"}
-    pages |= {"celeba_past_paper", "patience", "claims"}
+    pages |= {"celeba_past_paper", "patience", "order", "claims"}
     assert {name for name in files if name.endswith(".md")} == {f"{name}.md" for name in pages}
     assert "| kmnist | 20.50 | missing |" in files["table2.md"]
     assert "| emnist_balanced | not run |" in files["table2.md"]
@@ -87,8 +88,11 @@ def test_a_page_for_each_experiment_that_was_run(result_pages):
     assert "(table2-paper-raw-warm-patience3.svg)" in files["patience.md"]
     assert {name for name, text in files.items() if "patience3" in text and name.endswith(".md")} == {
         "patience.md",
+        "order.md",
         "claims.md",
     }
+    assert "(table2-paper-raw-warm-patience3-one-order.svg)" in files["order.md"]
+    assert "one-order" not in files["patience.md"]
     # Sizes are compared apart from each other.
     named = {table.name for _, table in all_tables(rows)}
     assert {"dial-convnet-4-ratio", "dial-convnet-4-100-ratio"} <= named
@@ -97,7 +101,10 @@ def test_a_page_for_each_experiment_that_was_run(result_pages):
     # Faces are compared with faces.
     assert "celeba" not in files["images_past_paper.md"]
     assert "kmnist" not in files["celeba_past_paper.md"]
-    assert [files["claims.md"].count(f"| {name} |") for name in ("celeba1000", "table2")] == [1, 2]  # two patiences
+    assert [files["claims.md"].count(f"| {name} |") for name in ("celeba1000", "table2")] == [
+        1,
+        3,
+    ]  # two patiences, two orders
 
 
 def test_rows_that_are_kept_make_the_same_tables(keep_rows, tmp_path):
@@ -244,7 +251,7 @@ def faces():
 
     files = dataset.dataset(ROOT / "benchmarks" / "rows_celeba" / "segments", format="parquet")
     rows = files.to_table(filter=dataset.field("strategy").isin(METHODS)).to_pylist()  # a fortieth of all
-    return [row | {"parameters": json.loads(row["parameters"])} for row in rows]
+    return [{"one_order": False} | row | {"parameters": json.loads(row["parameters"])} for row in rows]
 
 
 def test_tables_and_claims_of_celeba_are_those_of_the_rows_in_this_repository(faces, reading):

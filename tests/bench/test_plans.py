@@ -165,6 +165,15 @@ def test_plans_of_images_and_words_run_on_a_cpu(small_plans, made_data, lowchurn
     assert {row["dataset"] for row in Store("bench-store").rows()} == {"imdb", *some}
 
 
+def test_a_plan_with_rows_in_one_order(small_plans, made_data, lowchurn):  # noqa: F811
+    command = ("bench", "run", "table2", "mnist", "--data", made_data, "--device", "cpu", "--part", "convnet-4-1000")
+    for more in ((), ("--one-order",)):
+        code, out, errors = lowchurn(*command, *more)
+        assert (code, errors) == (0, "")
+        assert "2 new rows, 0 failed, 0 were there." in out
+    assert [row["one_order"] for row in Store("bench-store").rows()] == [False, False, True, True]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

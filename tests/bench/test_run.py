@@ -192,14 +192,17 @@ def test_everything_is_checked_before_anything_is_trained(tmp_path):
 
 def test_options_are_part_of_the_key(tmp_path):
     store = Store(tmp_path)
-    others = [Protocol(**(vars(TINY) | change)) for change in ({"scale": True}, {"patience": 3}, {"loss": "squared"})]
-    assert quiet(store, ["wine"], [TINY, *others], [ColdStart()], 1)["new"] == 4
-    assert {(r["scale"], r["patience"], r["loss"]) for r in store.rows()} == {
-        (False, 5, "log"),
-        (True, 5, "log"),
-        (False, 3, "log"),
-        (False, 5, "squared"),
+    changes = ({"scale": True}, {"patience": 3}, {"loss": "squared"}, {"one_order": True})
+    others = [Protocol(**(vars(TINY) | change)) for change in changes]
+    assert quiet(store, ["wine"], [TINY, *others], [ColdStart()], 1)["new"] == 5
+    assert {(r["scale"], r["patience"], r["loss"], r["one_order"]) for r in store.rows()} == {
+        (False, 5, "log", False),
+        (True, 5, "log", False),
+        (False, 3, "log", False),
+        (False, 5, "squared", False),
+        (False, 5, "log", True),
     }
+    assert len({r["validation_loss"] for r in store.rows()}) > 3  # they are trained otherwise
 
 
 def test_rows_of_another_store_are_imported_once(tmp_path, monkeypatch):

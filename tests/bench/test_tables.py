@@ -95,6 +95,14 @@ def test_churn_at_cold_accuracy_with_ties_na_and_missing():
     assert "fewer than its row's" in text
 
 
+def test_rows_in_one_order_do_not_meet_others():
+    rows = [model("adult", "cold", "", 0.8, 0.1), model("adult", "cold", "", 0.7, 0.3, one_order=True)]
+    assert [variant_name(v) for v in variants(rows)] == ["raw-warm", "raw-warm-one-order"]
+    drawn, kept = (cold_accuracy_table(rows, v).markdown() for v in variants(rows))
+    assert "| 1000/100/1000 | 10.00 |" in drawn
+    assert "| 1000/100/1000 | 30.00 |" in kept
+
+
 def test_rows_of_fewer_trials_have_a_column_for_them():
     rows = [(("adult",), [Cell(15.0, 10), Cell(6.0, 10)]), (("bank",), [Cell(30.0, 2), Cell(20.0, 1)])]
     table = Table("some", "Some", ("dataset",), ("cold", "distill"), [*rows, (("wilt",), [NOT_RUN, NOT_RUN])], 10)

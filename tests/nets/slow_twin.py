@@ -43,7 +43,9 @@ def pair_loss(one, two, squared):
     return row_loss(one, two.softmax(-1), False) + row_loss(two, one.softmax(-1), False)
 
 
-def plain_training(template, X, task, *, epochs, patience=5, batch_size=32, squared=False, lr=1e-3, restore_best=False):
+def plain_training(
+    template, X, task, *, epochs, patience=5, batch_size=32, squared=False, lr=1e-3, restore_best=False, one_order=False
+):
     """Train one task (or its pair) the obvious way; returns the module, the epochs and the last validation loss."""
     modules = [start_module(template, task)] + ([start_module(template, task, True)] if task.coupling else [])
     parameters = [p for module in modules for p in module.parameters()]
@@ -56,7 +58,7 @@ def plain_training(template, X, task, *, epochs, patience=5, batch_size=32, squa
     labels_only, multiplier = targets, 0.0
     best, waited, step, kept = math.inf, 0, 0, None
     for epoch in range(epochs):
-        order = draws.shuffles(keys(task.seed), epoch, len(rows))[0]
+        order = draws.shuffles(keys(task.seed), 0 if one_order else epoch, len(rows))[0]
         mate = draws.shuffles(keys(task.seed), epoch, len(rows), draws.MATE)[0]
         for b, part in enumerate(order.split(batch_size)):
             x, t, w = X[rows[part]], targets[part], weights[part]

@@ -142,6 +142,19 @@ def test_every_strategy_equals_a_plain_loop(world, generic):
         assert_same(trained, i, module, epochs, loss, X)
 
 
+@pytest.mark.parametrize("world", ["fcn", "convnet"])
+def test_rows_in_one_order_equal_a_plain_loop(world):
+    network, (X, y) = WORLDS[world]
+    tasks = make_tasks(network, X, y, SETTINGS)
+    options = {"epochs": 3, "batch_size": 16}
+    kept = train(network, X, tasks, device="cpu", dtype="float64", one_order=True, **options)
+    drawn = train(network, X, tasks, device="cpu", dtype="float64", **options)
+    for i, task in enumerate(tasks):
+        module, epochs, loss = plain_training(network, X, task, one_order=True, **options)
+        assert_same(kept, i, module, epochs, loss, X)
+        assert kept.loss[i] != drawn.loss[i]
+
+
 @pytest.mark.parametrize("world", ["convnet", "transformer", "own"])
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention under vmap: slow, but right
 def test_images_and_tokens_that_are_mapped_as_on_a_gpu_equal_one_after_the_other(world, monkeypatch):

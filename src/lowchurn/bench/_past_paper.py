@@ -46,7 +46,7 @@ BOTH = "both"  # in the place of a variant's start
 
 
 def dial_variants(rows: Iterable[Row]) -> list[Variant]:
-    """Every combination of scale, patience, loss, epochs and seed in which there is a method past the paper."""
+    """Every combination of scale, patience, loss, epochs, seed and order in which there is a method past the paper."""
     found = {tuple(row[name] for name in VARIANT) for row in rows if row["strategy"] in PAST}
     return [dict(zip(VARIANT, values, strict=True)) | {"start": BOTH} for values in sorted(found)]
 
@@ -164,7 +164,8 @@ def dial_tables(rows: list[Row]) -> Iterator[tuple[Variant, Table]]:
     --------
     >>> from lowchurn.bench import dial_tables
     >>> common = dict(network="fcn-10", initial=10, validation=5, batch=10, scale=False, patience=5, loss="log")
-    >>> common |= dict(epochs_limit=300, run_seed=0, dataset="wine", trial=0, status="finished", start="warm")
+    >>> common |= dict(epochs_limit=300, run_seed=0, one_order=False, dataset="wine", trial=0)
+    >>> common |= dict(status="finished", start="warm")
     >>> rows = [
     ...     common | dict(strategy="cold", parameters={}, accuracy=0.9, churn=0.1),
     ...     common | dict(strategy="distill", parameters={"lam": 0.5, "start": "warm"}, accuracy=0.9, churn=0.04),

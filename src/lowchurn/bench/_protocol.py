@@ -71,6 +71,8 @@ class Protocol:
         As in :func:`lowchurn.nets.train`.
     seed : int
         Another seed gives other draws.
+    one_order : bool
+        As in :func:`lowchurn.nets.train`.
 
     Examples
     --------
@@ -92,6 +94,7 @@ class Protocol:
     loss: str = "log"
     epochs: int = 300
     seed: int = 0
+    one_order: bool = False
 
     def __post_init__(self) -> None:
         check_choice("bench", "loss", self.loss, ("log", "squared"))

@@ -182,5 +182,5 @@ def _in_words(variant: Variant) -> str:
     return (
         f"{features} features; mixup, label smoothing, co-distillation, anchor and distillation start from {start}; "
         f"patience {variant['patience']}, {variant['loss']} loss, at most {variant['epochs_limit']} epochs, "
-        f"seed {variant['run_seed']}"
+        f"seed {variant['run_seed']}{', the same order of rows in every epoch' * variant['one_order']}"
     )

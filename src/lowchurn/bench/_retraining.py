@@ -69,8 +69,8 @@ class Pool:
         self.labels = torch.from_numpy(data.y).to(place)
         limit = options["memory_limit"]
         self.bytes_at_once = BLEND_BYTES if limit is None else min(BLEND_BYTES, limit / 4)
-        stopping = {"epochs": protocol.epochs, "patience": protocol.patience, "loss": protocol.loss}
-        self.options: dict[str, Any] = options | stopping | {"device": str(place), "progress": False}
+        training = {name: getattr(protocol, name) for name in ("epochs", "patience", "loss", "one_order")}
+        self.options: dict[str, Any] = options | training | {"device": str(place), "progress": False}
         test = torch.from_numpy(data.test).to(place)
         self.test, self.truth = self.X[test], self.labels[test]
         self.device_name = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"

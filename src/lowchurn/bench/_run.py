@@ -21,6 +21,7 @@ from lowchurn.bench._retraining import slices
 from lowchurn.bench._room import Missing, Room
 from lowchurn.bench._segments import FINISHED, Row, key_of, setting_of
 from lowchurn.bench._store import Store
+from lowchurn.bench._tables import VARIANT
 from lowchurn.strategies import Strategy, plan
 
 # Data sets, protocols, settings and trials, as :func:`run` takes them.
@@ -249,7 +250,7 @@ def code_version() -> str:
 def summary(store: Store) -> list[Row]:
     """For each data set, network and protocol: settings, trials, finished and failed rows."""
     groups: dict[tuple, list[Row]] = {}
-    names = ("dataset", "network", "sizes", "scale", "patience", "loss", "epochs_limit", "run_seed", "start")
+    names = ("dataset", "network", "sizes", *VARIANT, "start")
     for row in store.rows():
         sizes = f"{row['initial']}/{row['validation']}/{row['batch']}"
         line = row | {"sizes": sizes, "start": row["start"] if "start" in row["parameters"] else "any"}

@@ -2,7 +2,7 @@
 
 A segment may come from another machine or be damaged: its size, structure, types and ranges are checked when it is
 read, and what does not fit is an error that names the file. Segments of format 1, which contain the parameters of a
-strategy in words, are converted when they are read.
+strategy in words, and of format 2, in which every epoch had an order of its own, are converted when they are read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lowchurn.strategies import Parameter
 Row = dict[str, Any]
 Columns = dict[str, list[Any]]
 
-FORMAT = 2
+FORMAT = 3
 # The columns of a row with their types; the first ones together are its key.
 KEY: dict[str, type] = {
     "dataset": str,
@@ -44,6 +44,7 @@ KEY: dict[str, type] = {
     "loss": str,
     "epochs_limit": int,
     "run_seed": int,
+    "one_order": bool,
     "strategy": str,
     "parameters": dict,  # a JSON object in a file
     "trial": int,
@@ -160,11 +161,15 @@ def _check_names(names: list[str], known: Iterable[str] = COLUMNS) -> None:
 
 
 def _check_head(number: int, names: list[str]) -> None:
-    """Refuse a file of a later format, or one that has the columns of neither this format nor format 1."""
+    """Refuse a file of a later format, or one that has the columns of no format."""
     if number > FORMAT:
         raise NewerFormat(f"is of format {number}, but this version of lowchurn reads up to {FORMAT}. Update lowchurn")
-    old = "setting" in names and "parameters" not in names
-    _check_names(names, {*COLUMNS, "setting"} - {"parameters"} if old else COLUMNS)
+    expected = set(COLUMNS)
+    if "setting" in names and "parameters" not in names:
+        expected = expected - {"parameters"} | {"setting"}
+    if "one_order" not in names:
+        expected = expected - {"one_order"}
+    _check_names(names, expected)
 
 
 def _check_values(columns: Columns) -> None:
@@ -244,13 +249,17 @@ def decode(content: bytes, parquet: bool) -> list[Row]:
 
 
 def _as_this_format(columns: Columns) -> Columns:
-    """The parameters as data: of JSON, or in segments of format 1 of words such as ``lam=0.5, start=cold``."""
+    """Columns that formats 1 and 2 have otherwise or not at all.
+
+    Parameters are data: of JSON, or in segments of format 1 of words such as ``lam=0.5, start=cold``.
+    """
     name, read = ("setting", _from_words) if "setting" in columns else ("parameters", _from_object)
     others = {type(value) for value in columns[name]} - {str}
     if others:
         raise ValueError(f"store: {name} must be of type str, got {others.pop().__name__}.")
     found: dict[str, dict[str, Parameter]] = {text: read(text) for text in set(columns[name])}
-    return columns | {"parameters": [found[text] for text in columns[name]]}
+    rows = len(columns[name])
+    return {"one_order": [False] * rows} | columns | {"parameters": [found[text] for text in columns[name]]}
 
 
 def _from_object(text: str) -> dict[str, Parameter]:

@@ -26,7 +26,7 @@ from lowchurn.strategies import PAPER, STARTS
 
 METHODS = tuple(cls.name for cls in PAPER)
 # What must be the same in all rows of a table; the rest of a key is its rows, its methods and its trials.
-VARIANT = ("scale", "patience", "loss", "epochs_limit", "run_seed")
+VARIANT = ("scale", "patience", "loss", "epochs_limit", "run_seed", "one_order")
 PLACE = ("dataset", "network", "initial", "validation", "batch")
 # Parameters that tables read of the rows of a strategy: where it starts, or numbers.
 READ = {
@@ -206,13 +206,13 @@ def leaves_start_open(row: Row) -> bool:
 
 
 def variants(rows: Iterable[Row]) -> list[Variant]:
-    """Every combination of scale, patience, loss, epochs, seed and start in the rows.
+    """Every combination of scale, patience, loss, epochs, seed, order and start in the rows.
 
     Examples
     --------
     >>> from lowchurn.bench import variants
     >>> row = {"scale": False, "patience": 5, "loss": "log", "epochs_limit": 300, "run_seed": 0, "start": "cold"}
-    >>> row |= {"strategy": "distill", "parameters": {"lam": 0.5, "start": "cold"}}
+    >>> row |= {"one_order": False, "strategy": "distill", "parameters": {"lam": 0.5, "start": "cold"}}
     >>> [found["start"] for found in variants([row])]
     ['cold']
     """
@@ -234,6 +234,7 @@ def variant_name(variant: Variant) -> str:
     words = ["scaled" if variant["scale"] else "raw", variant["start"]]
     short = {"epochs_limit": "epochs", "run_seed": "seed"}
     words += [f"{short.get(name, name)}{variant[name]}" for name in usual if variant[name] != usual[name]]
+    words += ["one-order"] if variant["one_order"] else []
     return "-".join(words)
 
 
@@ -315,7 +316,8 @@ def cold_accuracy_table(
     --------
     >>> from lowchurn.bench import cold_accuracy_table, variants
     >>> common = dict(network="fcn-10", initial=10, validation=5, batch=10, scale=False, patience=5, loss="log")
-    >>> common |= dict(epochs_limit=300, run_seed=0, dataset="wine", trial=0, status="finished", start="warm")
+    >>> common |= dict(epochs_limit=300, run_seed=0, one_order=False, dataset="wine", trial=0)
+    >>> common |= dict(status="finished", start="warm")
     >>> rows = [
     ...     common | dict(strategy="cold", parameters={}, accuracy=0.9, churn=0.1),
     ...     common | dict(strategy="distill", parameters={"lam": 0.5, "start": "warm"}, accuracy=0.9, churn=0.04),

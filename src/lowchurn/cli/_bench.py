@@ -85,6 +85,7 @@ def run_command(
     loss: Annotated[str | None, Option(help="Loss to train with: log (default) or squared.")] = None,
     epochs: Annotated[int | None, Option(help="Largest number of epochs. Default: 300.")] = None,
     seed: Annotated[int | None, Option(help="Seed of all draws. Default: 0.")] = None,
+    one_order: Annotated[bool, Option("--one-order", help="Rows in the same order in every epoch.")] = False,
     device: Annotated[str, Option(help="Device to train on: auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, Option(help="Precision of the training: float32 or float64.")] = "float32",
     jobs: Annotated[int | None, Option(help="Blocks that are trained at a time.")] = None,
@@ -118,7 +119,7 @@ def run_command(
         if wrong := [name for name, value in own.items() if value]:
             raise ValueError(f"bench run: --{wrong[0]} is part of a plan, such as {names[0]}. Leave it out.")
         chosen: dict[str, Any] = {"parts": part or [], "datasets": names[1:], "strategies": strategy or []}
-        parts = choose_parts(names[0], trials=trials, start=start, **chosen, **changes)
+        parts = choose_parts(names[0], trials=trials, start=start, **chosen, **changes, one_order=one_order)
         _run_all(store, partial(_planned, names[0], parts, data), options, placed)
         return
     if part:
@@ -127,7 +128,7 @@ def run_command(
     for name in names:
         if name not in known:
             raise unknown_name("bench run", "plan or data set", name, {*PLANS, *known})
-    changes |= {"batch": batch, "scale": scale, "loss": loss}
+    changes |= {"batch": batch, "scale": scale, "loss": loss, "one_order": one_order}
     given = {name: value for name, value in changes.items() if value is not None}
 
     def protocol(name: str, size: int) -> Protocol:

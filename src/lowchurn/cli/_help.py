@@ -37,7 +37,7 @@ RETRAIN = {
 }
 BENCH = {
     "What to run": """part network strategy start ablation trials initial validation batch scale patience loss epochs
-        seed""",
+        seed one_order""",
     "Files": "store data out again",
     "How to run it": "device dtype jobs block retry_failed",
     "On a cluster": "cluster address gpus_per_block cpus_per_block",

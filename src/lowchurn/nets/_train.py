@@ -44,6 +44,7 @@ def train(
     threads: int | None = None,
     progress: bool = True,
     generic: bool | None = None,
+    one_order: bool = False,
 ) -> Trained:
     """Train one model for each task, all together, by Adam with Keras' constants.
 
@@ -90,6 +91,9 @@ def train(
     generic : bool, optional
         Whether the paper's networks take the path of any module. By default those that are not fully connected do on a
         CPU, where it is the faster one.
+    one_order : bool, default False
+        Give each model its rows in the same order in every epoch, as Keras 3 on TensorFlow does once a seed is set.
+        What mixup mixes them with is drawn anew. Networks are less accurate and churn more.
 
     Returns
     -------
@@ -136,6 +140,7 @@ def train(
         squared=loss == "squared",
         precision="ieee" if precision == "float32" else precision,
         threads=joblib.cpu_count() if threads is None else check_whole("train", "threads", threads),
+        one_order=one_order,
     )
     template = make_template(network)
     pool = as_pool(X, settings, template)

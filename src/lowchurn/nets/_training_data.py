@@ -62,7 +62,7 @@ class Draws:
         count = max(1, min(EPOCHS_AT_ONCE, DRAWN_AT_ONCE[self.seeds.device.type] // (models * n)))
         epochs = torch.arange(epoch, epoch + count, device=self.seeds.device).repeat_interleave(models)
         seeds = self.seeds.repeat(count)
-        drawn = [_random.shuffles(seeds, epochs, n)]
+        drawn = [_random.shuffles(seeds, 0 * epochs if self.settings.one_order else epochs, n)]
         if self.mixing is not None:
             steps = math.ceil(n / self.settings.batch_size)
             drawn += [

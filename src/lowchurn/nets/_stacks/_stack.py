@@ -35,6 +35,7 @@ class Settings:
     squared: bool = False
     precision: str = "auto"
     threads: int = 1
+    one_order: bool = False
 
 
 @dataclass
