@@ -117,12 +117,12 @@ class Emulated:
             source = str(SOURCES / "emulated.cpp")
             options = ["-O1", "-std=c++17", "-shared", "-fPIC"]
             subprocess.run(["c++", *options, *defined(c), "-o", library, source], check=True)
-            self.library = ctypes.CDLL(library)
-        assert self.library.shared_bytes() == shared_bytes(c)
-        assert self.library.given_bytes() == ctypes.sizeof(Given)
+            self.loaded = ctypes.CDLL(library)
+        assert self.loaded.shared_bytes() == shared_bytes(c)
+        assert self.loaded.given_bytes() == ctypes.sizeof(Given)
 
     def __call__(self, models, given, seed=0):
-        self.library.run(ctypes.c_int(models), ctypes.byref(given), ctypes.c_int(seed))
+        self.loaded.run(ctypes.c_int(models), ctypes.byref(given), ctypes.c_int(seed))
 
 
 def source_of(c):
