@@ -101,10 +101,8 @@ def test_a_page_for_each_experiment_that_was_run(result_pages):
     # Faces are compared with faces.
     assert "celeba" not in files["images_past_paper.md"]
     assert "kmnist" not in files["celeba_past_paper.md"]
-    assert [files["claims.md"].count(f"| {name} |") for name in ("celeba1000", "table2")] == [
-        1,
-        3,
-    ]  # two patiences, two orders
+    # Of table2 two patiences and two orders.
+    assert [files["claims.md"].count(f"| {name} |") for name in ("celeba1000", "table2")] == [1, 3]
 
 
 def test_rows_that_are_kept_make_the_same_tables(keep_rows, tmp_path):
