@@ -6,8 +6,8 @@
 
 The last one goes on with `gpu_tables.py` and these arguments twice: with the library's kernel, and with the fastest of
 these for each network. The kernels are in `benchmarks/resident`, and no part of the library yet: narrow.cu for up to
-four classes, wide.cu for up to 32. Errors are those of what an epoch changes, relative to the library's kernels for
-CPUs in double precision.
+four classes, wide.cu for up to 32. Errors are those of what an epoch changes, relative to the same training on a CPU in
+double precision.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 import torch
 
-from lowchurn.nets._stacks import Batches, Settings
-from lowchurn.nets._stacks._fcn import NAMES, CpuFcnStack, GpuFcnStack
+from lowchurn.nets._stacks import Batches, Settings, make_stack
+from lowchurn.nets._stacks._fcn import NAMES, GpuFcnStack
 from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
+from lowchurn.nets.networks import fcn
 
 SOURCES = Path(__file__).parent / "resident"
 KINDS = ("plain", "mixed", "twins")
@@ -250,7 +251,8 @@ def relative_errors(kernel, c, kind, *, models=2, rows=21, device="cpu", **optio
         for name, value in vars(b).items()
     }
     settings = Settings(torch.device("cpu"), torch.float64, batch_size=batch, squared=bool(c["SQUARED"]))
-    twin = CpuFcnStack({name: value.double().cpu() for name, value in start.items()}, settings)
+    network = fcn(units, inputs=inputs, classes=classes)
+    twin = make_stack(network, {name: value.cpu().double() for name, value in start.items()}, {}, settings)
     twin.train_epoch(Batches(**exact))
     weights, bias = state[0], state[3]
     found = (weights[:, :inputs], weights[:, inputs], weights[:, inputs + 1 :].transpose(1, 2), bias)
