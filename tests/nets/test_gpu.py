@@ -333,7 +333,7 @@ def test_transformers_in_bfloat16(size, rows):
     assert max(errors.values()) < 0.1, errors  # bfloat16 keeps 8 bits
 
 
-@pytest.mark.parametrize("size", [1, 4])  # narrow and wide: other kernels
+@pytest.mark.parametrize("size", [1, 4, 8])  # narrow and wide: other kernels; with 8, torch's own products
 def test_transformers_repeat_and_neighbours_do_not_matter(size):
     rng = np.random.default_rng(0)
     X, y = rng.integers(2000, size=(200, 200)), rng.integers(3, size=200)
@@ -344,6 +344,7 @@ def test_transformers_repeat_and_neighbours_do_not_matter(size):
     together = train(network, X, tasks, **options)
     again = train(network, X, tasks, **options)
     apart = train(network, X, tasks, memory_limit=1.0, **options)
+    np.testing.assert_array_equal(together.loss, apart.loss)
     for name, value in together.state.items():
         assert torch.equal(value, again.state[name]), f"{name} does not repeat"
         assert torch.equal(value, apart.state[name]), f"{name} depends on neighbours"

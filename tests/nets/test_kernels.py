@@ -34,7 +34,9 @@ def test_an_epoch_of_fully_connected_networks_is_that_of_the_cpu():
 
 
 def test_kernels_of_transformers_give_the_gradients_of_plain_ones():
-    *exact, rounded = interpreted("tests.nets.transformer_twins")
+    *exact, rounded, by_the_library = interpreted("tests.nets.transformer_twins")
     for errors in exact:
         assert max(errors.values()) < 2e-6, errors
-    assert max(rounded.values()) < 2e-3, rounded
+    for errors in (rounded, by_the_library):
+        assert max(errors.values()) < 2e-3, errors
+    assert rounded != by_the_library  # which adds up in another order

@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from lowchurn.nets._kernels import large_gpu
 from lowchurn.nets._kernels.dense_gpu import column_sums, power
 
 LONGEST = 256  # tokens of a row whose scores fit into registers
@@ -242,40 +243,49 @@ def attention(q, x, length):
         tile = TILES["probabilities"]
         kept = q.new_empty(rows, queries, length)
         _probabilities[(rows * triton.cdiv(queries, tile["BM"]),)](q, x, kept, scale, **shape, TP=power(length), **tile)
-        _weigh(kept, x, out, None, shape)
+        _weigh(kept, x, out, shape)
     return out, kept
 
 
-def _weigh(weights, x, out, part, shape):
-    """Tokens summed by weights (rows, queries, length), and parts of the sums of these by head where wanted."""
-    rows, queries, _ = weights.shape
+def _weigh(weights, x, out, shape, sums=False):
+    """Tokens summed by weights (rows, queries, length), and with ``sums`` the sums of these by head, (K, heads * D)."""
+    rows, queries, length = weights.shape
+    models, width = len(x), shape["D"]
+    if large_gpu.pays(out, length):
+        apart = weights.unflatten(0, (models, -1)), x.view(models, -1, length, width)
+        large_gpu.weighted_tokens(*apart, out.view(models, -1, queries, width))
+        return large_gpu.sums_of_weighted_tokens(*apart, shape["H"]).flatten(1) if sums else None
     tile = TILES["weighted"]
-    _weighted_tokens[(rows * triton.cdiv(queries, tile["BM"]) * (shape["D"] // tile["CHUNK"]),)](
-        weights, x, out, part, **shape, **tile, SUMS=part is not None
-    )
+    blocks, wide = triton.cdiv(queries, tile["BM"]), out.shape[2]
+    part = torch.empty(models, rows // models * blocks, wide, device=x.device) if sums else None
+    _weighted_tokens[(rows * blocks * (width // tile["CHUNK"]),)](weights, x, out, part, **shape, **tile, SUMS=sums)
+    return _column_sums(part) if sums else None
+
+
+def _column_sums(part):
+    out = torch.empty(len(part), part.shape[2], device=part.device)
+    column_sums(part, out)
+    return out
 
 
 def attention_grad(q, x, kept, out, back, add, length):
     """Gradients of q, of x plus ``add``, and of the bias of q (K, heads * D), from ``back`` at the outputs ``out``."""
     rows, scale, shape = _shape(q, x, length)
     queries, dq, dx = length * shape["H"], torch.empty_like(q), torch.empty_like(x)
-    wide = q.shape[2]
     if shape["D"] in TILES["narrow"]:
-        part = torch.empty(len(q), rows // len(q), wide, device=q.device)
+        part = torch.empty(len(q), rows // len(q), q.shape[2], device=q.device)
         _narrow_grad[(rows,)](
             q, x, kept, out, back, add, dq, dx, part, scale, **shape, TP=power(length),
             **TILES["narrow grad"][shape["D"]],
         )  # fmt: skip
+        of_bias = _column_sums(part)
     else:
-        score, token, weighted = TILES["score grad"], TILES["token"], TILES["weighted"]
+        score, token = TILES["score grad"], TILES["token"]
         ds = torch.empty_like(kept)
         _score_grad[(rows * triton.cdiv(queries, score["BM"]),)](
             back, x, kept, ds, scale, **shape, TP=power(length), **score
         )
-        part = torch.empty(len(q), rows // len(q) * triton.cdiv(queries, weighted["BM"]), wide, device=q.device)
-        _weigh(ds, x, dq, part, shape)
+        of_bias = _weigh(ds, x, dq, shape, sums=True)
         tiles = triton.cdiv(length, token["BN"]) * (shape["D"] // token["CHUNK"])
         _token_grad[(rows * tiles,)](kept, back, ds, q, add, dx, **shape, **token)
-    of_bias = torch.empty(len(q), wide, device=q.device)
-    column_sums(part, of_bias)
     return dq, dx, of_bias

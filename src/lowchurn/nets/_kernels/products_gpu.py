@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from lowchurn.nets._kernels import large_gpu
+
 # One compiled kernel serves any number of rows; where sizes of images are divided by in a loop, they are constants.
 jit = triton.jit(do_not_specialize=["M", "H", "W", "EACH", "SPLITS", "parts"])
 
@@ -248,11 +250,15 @@ def weight_grad(x, d, out):
 
 def product(x, weight, bias=None):
     """``x @ weight``, plus ``bias`` (K, N)."""
+    if large_gpu.pays(x, weight.shape[2]):
+        return large_gpu.product(x, weight, bias=bias)
     return convolve(x[:, :, None, None], weight[:, None, None], bias=bias)[0].flatten(1, 3)
 
 
 def product_back(d, weight, add=None):
     """``d @ weight.mT``, the gradient at the inputs of a product, plus ``add``."""
+    if large_gpu.pays(d, weight.shape[1]):
+        return large_gpu.product(d, weight.mT, add=add)
     return input_grad(
         d[:, :, None, None], weight[:, None, None], None if add is None else add[:, :, None, None]
     ).flatten(1, 3)

@@ -222,9 +222,13 @@ class StepStack(RecordableStack):
     def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         if rows is None:
             rows = torch.arange(pool.shape[0], device=pool.device).expand(self.models, -1)
-        size = max(self.settings.batch_size, 256 // (self.beside or self.models))
-        parts = [self.outputs(pool[part]) for part in rows.split(size, dim=1)]
+        parts = [self.outputs(pool[part]) for part in rows.split(self.rows_at_once, dim=1)]
         return torch.cat(parts, dim=1)
+
+    @property
+    def rows_at_once(self) -> int:
+        """The rows of each model whose logits are computed together."""
+        return max(self.settings.batch_size, 256 // (self.beside or self.models))
 
     @abc.abstractmethod
     def step(

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from lowchurn.nets._stacks._stack import FlatParameters, FlatStack, Settings, State
 from lowchurn.nets.networks import Transformer
 
+LARGE = 4096  # numbers of all heads of a token, from which on a model's products may go to torch's library
 TABLE = "token.weight"  # most of the parameters; last in the flat buffer, so that a fused kernel can take it alone
 
 
@@ -56,6 +57,12 @@ class TransformerStack(FlatStack):
     @property
     def recordable(self) -> bool:  # type: ignore[override]
         return self.kernels is not None
+
+    @property
+    def rows_at_once(self) -> int:
+        """As many as in a step where products are large: torch's library may multiply other numbers in another way."""
+        large = self.kernels and self.heads * self.params[TABLE].shape[-1] >= LARGE
+        return self.settings.batch_size if large else super().rows_at_once
 
     def _lay_out(self, layout: FlatParameters) -> None:
         super()._lay_out(layout)
