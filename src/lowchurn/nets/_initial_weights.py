@@ -45,7 +45,7 @@ def initial_weights(
     drawn = torch.nonzero(shares < 1).flatten()
     state: State = {}
     if len(drawn):
-        state = fresh_state(network, template, twins.seeds(seeds_of(tasks, device))[drawn], dtype)
+        state = fresh_state(network, template, twins.seeds(torch.from_numpy(seeds_of(tasks)).to(device))[drawn], dtype)
     if not shares.any():
         return state, buffers
     for name, parameter in template.named_parameters():

@@ -41,41 +41,49 @@ class ChurnLimit:
 
 
 class Draws:
-    """The shuffles of each task, and where rows are mixed its mates and shares, drawn for several epochs at once."""
+    """The shuffles of each task, and where rows are mixed its mates and shares, drawn for several epochs at once.
+
+    Tasks of one seed have the same shuffles, as all settings of a trial do: each is drawn once.
+    """
 
     def __init__(self, tasks: Sequence[Task], rows: torch.Tensor, settings: Settings) -> None:
         self.rows, self.settings = rows.shape[1], settings
-        self.seeds = seeds_of(tasks, rows.device)
+        seeds, places = np.unique(seeds_of(tasks), return_inverse=True)
+        self.seeds, self.places = (torch.from_numpy(value).to(rows.device) for value in (seeds, places))
         self.mixing = _numbers([t.mixing for t in tasks], rows.device)
-        self.first, self.drawn = 0, [rows[None, :, :0][:0]]  # (epochs, K, ...) from this epoch on; none so far
+        self.first = 0  # what is drawn is of this epoch and those behind it
+        self.drawn: list[torch.Tensor] = []
+        self.shares = torch.empty(0)
 
     def of(self, epoch: int) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """The order of each task's rows in an epoch (K, n), and its mates (K, n) and shares (K, steps) or None."""
-        if not self.first <= epoch < self.first + len(self.drawn[0]):
-            self.first, self.drawn = epoch, self._draw(epoch)
-        order, *mixing = (value[epoch - self.first] for value in self.drawn)
-        mate, mix = mixing or (None, None)
-        return order, mate, mix
+        now = epoch - self.first
+        if not self.drawn or not 0 <= now < len(self.drawn[0]):
+            self._draw(epoch)
+            now = 0
+        order, *mates = (value[now][self.places] for value in self.drawn)
+        return (order, mates[0], self.shares[now]) if mates else (order, None, None)
 
-    def _draw(self, epoch: int) -> list[torch.Tensor]:
-        models, n = len(self.seeds), self.rows
-        count = max(1, min(EPOCHS_AT_ONCE, DRAWN_AT_ONCE[self.seeds.device.type] // (models * n)))
-        epochs = torch.arange(epoch, epoch + count, device=self.seeds.device).repeat_interleave(models)
-        seeds = self.seeds.repeat(count)
+    def _draw(self, first: int) -> None:
+        """Shuffles (epochs, seeds, n) and shares (epochs, K, steps) from an epoch on."""
+        n, each = self.rows, len(self.seeds)
+        count = max(1, min(EPOCHS_AT_ONCE, DRAWN_AT_ONCE[self.seeds.device.type] // (each * n)))
+        numbers = torch.arange(first, first + count, device=self.seeds.device)
+        epochs, seeds = numbers.repeat_interleave(each), self.seeds.repeat(count)
         drawn = [_random.shuffles(seeds, 0 * epochs if self.settings.one_order else epochs, n)]
         if self.mixing is not None:
-            steps = math.ceil(n / self.settings.batch_size)
-            drawn += [
-                _random.shuffles(seeds, epochs, n, _random.MATE),
-                _random.mixup_shares(seeds, self.mixing.repeat(count), epochs, steps).to(self.settings.dtype),
-            ]
-        return [value.view(count, models, -1) for value in drawn]
+            drawn += [_random.shuffles(seeds, epochs, n, _random.MATE)]
+            steps, tasks = math.ceil(n / self.settings.batch_size), len(self.places)
+            of_tasks = self.seeds[self.places].repeat(count), self.mixing.repeat(count)
+            shares = _random.mixup_shares(*of_tasks, numbers.repeat_interleave(tasks), steps)
+            self.shares = shares.to(self.settings.dtype).view(count, tasks, steps)
+        self.first, self.drawn = first, [value.view(count, each, n) for value in drawn]
 
     def keep(self, tasks: torch.Tensor) -> None:
         """Let all tasks leave but these."""
-        self.seeds = self.seeds[tasks]
-        self.mixing = None if self.mixing is None else self.mixing[tasks]
-        self.drawn = [value[:, tasks] for value in self.drawn]
+        self.places = self.places[tasks]
+        if self.mixing is not None:
+            self.mixing, self.shares = self.mixing[tasks], self.shares[:, tasks]
 
 
 class TrainingData:
@@ -150,6 +158,6 @@ def _numbers(values: Sequence[float | None], device: torch.device) -> torch.Tens
     return None if values[0] is None else torch.tensor(values, device=device, dtype=torch.float64)
 
 
-def seeds_of(tasks: Sequence[Task], device: torch.device) -> torch.Tensor:
+def seeds_of(tasks: Sequence[Task]) -> np.ndarray:
     """The tasks' seeds as 64 bits; larger ones wrap around."""
-    return torch.tensor([(int(task.seed) + 2**63) % 2**64 - 2**63 for task in tasks], device=device)
+    return np.array([(int(task.seed) + 2**63) % 2**64 - 2**63 for task in tasks])
