@@ -86,6 +86,7 @@ ALLOWED = {
 EDGES = {
     "torch": ("nets/", "learners/_torch.py", "bench/", "integrations/"),
     "triton": ("nets/",),
+    "cuda": ("nets/",),
     "numba": ("nets/",),
     "lightgbm": ("learners/_lightgbm.py",),
     "xgboost": ("learners/_xgboost.py",),

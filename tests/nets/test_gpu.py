@@ -1,6 +1,7 @@
 """The GPU paths against the same training on the CPU in double precision. ``make test-gpu``."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,14 +9,16 @@ import torch
 
 from lowchurn.nets import Task, train
 from lowchurn.nets._initial_weights import fresh_buffers, fresh_state
+from lowchurn.nets._kernels import fcn_packed, fcn_resident
 from lowchurn.nets._stacks import Batches, Settings, _resnet_plain, _stack, make_stack
 from lowchurn.nets._stacks._convnet import ConvnetStack
 from lowchurn.nets._stacks._convnet_gpu import LARGEST, GpuConvnetStack
+from lowchurn.nets._stacks._fcn import GpuFcnStack
 from lowchurn.nets._stacks._resnet import ResnetStack
 from lowchurn.nets._streams import new_stream
 from lowchurn.nets.networks import convnet, fcn, transformer
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
-from tests.nets.fcn_twins import KINDS, cases
+from tests.nets.fcn_twins import EVERY_KIND, cases, made, placed
 from tests.nets.fcn_twins import relative_errors as relative_errors_of_fcn
 from tests.nets.test_stacks import short_resnet
 from tests.nets.test_train import SETTINGS, WORLDS, make_tasks
@@ -44,6 +47,34 @@ def compare(network, X, y, settings, tolerance, classes=3, **options):
     return gpu, again
 
 
+def needs_clusters():
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a GPU of compute capability 9.0")
+
+
+@pytest.fixture(params=["triton", "resident"])
+def each_kernel(request, monkeypatch):
+    """Fully connected networks are trained by Triton's kernel, or in shared memory if they fit there."""
+    if request.param == "triton":
+        monkeypatch.setattr(fcn_resident, "find", lambda *sizes, **options: None)
+    else:
+        needs_clusters()
+
+
+@pytest.fixture
+def resident(monkeypatch):
+    """No network is trained but in shared memory."""
+    from lowchurn.nets._kernels import fcn_gpu
+
+    needs_clusters()
+
+    def fails(*arguments, **options):
+        raise AssertionError("trained by Triton's kernel")
+
+    monkeypatch.setattr(fcn_gpu, "train_epoch", fails)
+
+
+@pytest.mark.usefixtures("each_kernel")
 @pytest.mark.parametrize("size", [7, 100, 300])
 @pytest.mark.parametrize("loss", ["log", "squared"])
 def test_fused_fcn(size, loss):
@@ -53,7 +84,8 @@ def test_fused_fcn(size, loss):
         assert torch.equal(value, again.state[name]), "not repeatable"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("each_kernel")
+@pytest.mark.parametrize("kind", EVERY_KIND)
 @pytest.mark.parametrize("sizes", cases())
 def test_an_epoch_of_fully_connected_networks_is_that_of_the_cpu(sizes, kind):
     errors = relative_errors_of_fcn(*sizes, kind, device="cuda")
@@ -61,6 +93,81 @@ def test_an_epoch_of_fully_connected_networks_is_that_of_the_cpu(sizes, kind):
     assert max(errors.values()) < 1e-3, errors  # of what training changed
 
 
+# Inputs in one to four tiles, classes for either kernel; half of the units and less take other shapes.
+RESIDENT = [
+    *((5, 1000, 2), (14, 1000, 2), (20, 1000, 2), (30, 1000, 2), (16, 1000, 26)),
+    *((7, 1024, 4), (8, 600, 3), (23, 513, 4), (31, 1000, 4), (5, 700, 5), (20, 1000, 32), (30, 300, 12)),
+    *((5, 150, 2), (14, 300, 3), (20, 129, 2), (30, 200, 4), (16, 150, 26), (16, 400, 7)),
+]
+SQUARED = [(20, 1000, 2), (16, 400, 7), (31, 1000, 4), (14, 300, 3)]
+
+
+@pytest.mark.usefixtures("resident")
+@pytest.mark.parametrize("kind", EVERY_KIND)
+@pytest.mark.parametrize(("sizes", "squared"), [*((one, False) for one in RESIDENT), *((one, True) for one in SQUARED)])
+def test_epochs_in_shared_memory_are_those_of_the_cpu(sizes, kind, squared):
+    options = {"models": 6, "rows": 200, "batch": 32, "epochs": 3, "device": "cuda"}
+    errors = relative_errors_of_fcn(*sizes, kind, squared=squared, **options)
+    assert errors.pop("logits") < 1e-5
+    # A hidden unit within 1e-7 of zero is positive in one precision and not in the other, which costs up to 1e-3.
+    assert max(errors.values()) < 5e-3, errors
+
+
+@pytest.mark.usefixtures("resident")
+@pytest.mark.parametrize("kind", EVERY_KIND)
+@pytest.mark.parametrize("sizes", RESIDENT)
+def test_epochs_in_shared_memory_repeat_and_neighbours_do_not_matter(sizes, kind):
+    models, chosen = 600, slice(402, 404)  # more than are trained at the same time
+    start, batches = made(*sizes, kind, models=models, rows=100, batch=32)
+
+    def trained(part, pairs):
+        own = Batches(batches.pool, *(None if v is None else v[part] for v in list(vars(batches).values())[1:-1]))
+        own.coupling = None if batches.coupling is None else batches.coupling[pairs]
+        state, own = placed({name: value[part] for name, value in start.items()}, own, "cuda")
+        stack = GpuFcnStack(state, Settings(torch.device("cuda"), torch.float32))
+        for _ in range(2):
+            stack.train_epoch(own)
+        return [value.clone() for tensors in (stack.weights, *stack.moments) for value in tensors.values()]
+
+    everything = slice(None), slice(None)
+    together, again, alone = trained(*everything), trained(*everything), trained(chosen, slice(201, 202))
+    for one, other, few in zip(together, again, alone, strict=True):
+        assert torch.equal(one, other), "does not repeat"
+        assert torch.equal(one[chosen], few), "depends on neighbours"
+
+
+@pytest.mark.parametrize("sizes", [(5, 128, 2), (5, 1025, 2), (32, 300, 3), (5, 150, 33), (31, 150, 32)])
+def test_what_does_not_fit_into_shared_memory_is_trained_by_triton(sizes, monkeypatch):
+    def fails(*arguments, **options):
+        raise AssertionError("trained in shared memory")
+
+    monkeypatch.setattr(fcn_resident.Kernel, "train_epoch", fails)
+    errors = relative_errors_of_fcn(*sizes, "twins", device="cuda")
+    assert max(errors.values()) < 1e-3, errors
+
+
+@pytest.mark.usefixtures("resident")
+def test_threads_that_train_in_shared_memory_do_not_disturb_each_other(monkeypatch):
+    """The first epochs of all threads compile the kernels."""
+    _, (X, y) = WORLDS["fcn"]
+    network = fcn(300, inputs=5, classes=3)
+    tasks = make_tasks(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)])
+    options = {"epochs": 5, "device": "cuda"}
+    alone = train(network, X, tasks, **options)
+    for name in ("_kernels", "_locks"):
+        monkeypatch.setattr(fcn_resident, name, {})
+
+    def beside():
+        torch.cuda.set_stream(new_stream())
+        return train(network, X, tasks, **options)
+
+    with ThreadPoolExecutor(8) as pool:
+        for other in [future.result() for future in [pool.submit(beside) for _ in range(16)]]:
+            for name, value in alone.state.items():
+                assert torch.equal(value, other.state[name]), name
+
+
+@pytest.mark.usefixtures("each_kernel")
 @pytest.mark.parametrize("scale", [1, 30])
 @pytest.mark.parametrize("inputs", [5, 10, 46])
 def test_wide_pairs_of_two_classes(inputs, scale):
@@ -72,23 +179,34 @@ def test_wide_pairs_of_two_classes(inputs, scale):
     compare(fcn(1000, inputs=inputs, classes=2), scale * X, y, settings, 5e-3, classes=2, epochs=2)
 
 
+@pytest.mark.parametrize("resident", [False, True])
 @pytest.mark.parametrize("twins", [False, True])
 @pytest.mark.parametrize(("inputs", "units", "classes"), [(5, 1000, 2), (46, 1000, 2), (10, 300, 4), (16, 1000, 26)])
-def test_an_epoch_is_its_steps(inputs, units, classes, twins):
+def test_an_epoch_is_its_steps(inputs, units, classes, twins, resident):
     """One launch over many batches gives the bits of a launch for each: no step reads what another still writes."""
     from lowchurn.nets._kernels import fcn_gpu
 
     models, rows, batch = 40, 80, 32
     make = torch.Generator("cuda").manual_seed(0)
+    options = {"loss": "log", "batch_size": batch, "precision": "tf32x3"}
+    epoch = partial(fcn_gpu.train_epoch, **options, **fcn_gpu.tiles(inputs, units, classes))
+    if resident:
+        needs_clusters()
+        device = torch.device("cuda", torch.cuda.current_device())
+        kernel = fcn_resident.find(inputs, units, classes, mixed=False, twins=twins, **options, device=device)
+        assert (kernel is None) == (inputs == 46)
+        if kernel is None:
+            return
+        epoch = kernel.train_epoch
 
     def draw(*shape):
         return torch.randn(*shape, device="cuda", generator=make)
 
     x, y = 30 * draw(models * rows, inputs), draw(models // 2, rows, classes).argmax(-1)
-    pool = torch.arange(models * rows // 2, device="cuda", dtype=torch.int32).view(-1, rows).repeat_interleave(2, 0)
+    pool = torch.arange(models * rows // 2, device="cuda").view(-1, rows).repeat_interleave(2, 0)
     targets = torch.nn.functional.one_hot(y, classes).float().repeat_interleave(2, 0)
-    order = torch.arange(rows, device="cuda", dtype=torch.int32).expand(models, rows)
-    start = fcn_gpu.pack_parameters(
+    order = torch.arange(rows, device="cuda").expand(models, rows)
+    start = fcn_packed.pack_parameters(
         draw(models, inputs, units) / 30, draw(models, units) / 30, draw(models, units, classes) / 30
     )
 
@@ -96,12 +214,11 @@ def test_an_epoch_is_its_steps(inputs, units, classes, twins):
         state = [value.clone() for value in (start, 0 * start, 0 * start)]
         state += [torch.zeros(models, classes, device="cuda") for _ in range(3)]
         for first in range(0, rows, steps * batch):
-            fcn_gpu.train_epoch(
+            epoch(
                 *state, x, pool, targets, torch.ones(models, rows, device="cuda"),
                 order[:, first : first + steps * batch].contiguous(),
                 torch.full((models,), first // batch, dtype=torch.int32, device="cuda"), mate=None, mix=None,
-                coupling=torch.full((models // 2,), 0.7, device="cuda") if twins else None, loss="log",
-                batch_size=batch, learning_rate=1e-3, precision="tf32x3", **fcn_gpu.tiles(inputs, units, classes),
+                coupling=torch.full((models // 2,), 0.7, device="cuda") if twins else None, learning_rate=1e-3,
             )  # fmt: skip
         return state
 
@@ -109,6 +226,7 @@ def test_an_epoch_is_its_steps(inputs, units, classes, twins):
         assert torch.equal(together, apart)
 
 
+@pytest.mark.usefixtures("each_kernel")
 def test_fused_fcn_with_many_classes_and_inputs():
     rng = np.random.default_rng(0)
     for d, m in ((16, 26), (108, 3)):
@@ -129,6 +247,7 @@ def test_fused_fcn_with_many_classes_and_inputs():
             compare(network, X, y, [ColdStart(), Distill(0.5), Mixup(0.3)], 2e-3, epochs=3)
 
 
+@pytest.mark.usefixtures("each_kernel")
 def test_neighbours_do_not_matter_on_the_gpu():
     _, (X, y) = WORLDS["fcn"]
     network = fcn(300, inputs=5, classes=3)

@@ -4,17 +4,13 @@ Each Triton program trains one network (or one co-distilled pair) for a whole ep
 the minibatches inside the kernel, so the parameters and Adam moments of the networks that are in
 flight stay in the L2 cache, and gradients never reach memory.
 
-Storage.  Everything that belongs to a hidden unit is one column of ``params`` (K, d + 1 + c, h):
-rows ``0..d-1`` hold the input weights, row ``d`` the bias, rows ``d+1..d+c`` the output weights.
-A tile of units is then ONE load, one Adam update and one store, coalesced along the units, and the
-bias costs nothing (the features get a column of ones).  `parameter_views` gives the usual ``w1``
-(K, d, h), ``b1`` (K, h), ``w2`` (K, h, c).  The output bias ``b2`` (K, c) is a separate array.
+Storage.  Everything that belongs to a hidden unit is one column of ``params`` (see fcn_packed.py): a tile
+of units is then ONE load, one Adam update and one store, coalesced along the units, and the bias costs
+nothing (the features get a column of ones).
 
 Orientation.  Tiles are (units, rows of the batch): units are the long axis, so all warps find work
 in the matrix units, and the reductions over the batch (gradients) stay inside a warp.
 """
-
-import functools
 
 import torch
 import triton
@@ -38,14 +34,13 @@ from lowchurn.nets._kernels.fcn_gpu_tiles import (
     _tile_gradient,
     _tile_logits,
 )  # fmt: skip
+from lowchurn.nets._kernels.fcn_packed import STEP_TABLE_LENGTH, step_sizes
 from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
 
 LOSS_CODES = {"log": 0, "squared": 1}
 # Up to this many classes the output layer is done elementwise: a matrix instruction would pad the
 # classes to 16.
 MAX_NARROW_CLASSES = 4
-# Beyond this many Adam steps the bias correction is 1 in float32 (0.999**20480 = 1.3e-9).
-STEP_TABLE_LENGTH = 20480
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -231,27 +226,6 @@ def _evaluate_kernel(
         tl.store(out, logits, mask=valid[:, None] & is_class[None, :])
 
 
-def pack_parameters(w1, b1, w2):
-    """Weights (K, d, h), (K, h), (K, h, c) in the storage of the kernels, (K, d + 1 + c, h)."""
-    return torch.cat([w1, b1[:, None, :], w2.transpose(1, 2)], dim=1).contiguous()
-
-
-def parameter_views(params, d):
-    """Views ``w1`` (K, d, h), ``b1`` (K, h), ``w2`` (K, h, c) of packed parameters with `d` inputs."""
-    return params[:, :d], params[:, d], params[:, d + 1 :].transpose(1, 2)
-
-
-@functools.lru_cache(maxsize=8)
-def step_sizes(device, learning_rate):
-    """Bias-corrected Adam step size by number of steps already done, (STEP_TABLE_LENGTH,), rounded from float64.
-
-    Later steps use the last entry.
-    """
-    t = torch.arange(1, STEP_TABLE_LENGTH + 1, dtype=torch.float64)
-    sizes = learning_rate * torch.sqrt(1 - BETA2**t) / (1 - BETA1**t)
-    return sizes.to(torch.float32).to(device)
-
-
 def tile_widths(d, c):
     """Padded sizes of the tiles for `d` features and `c` classes: RP, CW, WIDE.
 
@@ -287,7 +261,7 @@ def train_epoch(
     Parameters
     ----------
     params, m, v : torch.Tensor, shape (K, d + 1 + c, h), float32, contiguous
-        Packed parameters (see `pack_parameters`) and their Adam moments; updated.
+        Packed parameters (see `fcn_packed.pack_parameters`) and their Adam moments; updated.
     bias, bias_m, bias_v : torch.Tensor, shape (K, c), float32, contiguous
         Output bias and its moments; updated.
     x : torch.Tensor, shape (N, d), float32, contiguous

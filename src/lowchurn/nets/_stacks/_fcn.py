@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import ModuleType
 
 import numpy as np
 import torch
 
+from lowchurn.nets._kernels import fcn_packed, fcn_resident
 from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON, Batches, Settings, Stack, State
 
 NAMES = ("hidden.weight", "hidden.bias", "output.weight", "output.bias")
@@ -62,40 +65,49 @@ class CpuFcnStack(Stack):
 
 
 class GpuFcnStack(Stack):
-    """One GPU program per model runs through all batches of an epoch; gradients never reach memory."""
+    """One launch per epoch, in which one GPU program or cluster trains each model; gradients never reach memory."""
 
     def __init__(self, params: State, settings: Settings) -> None:
         from lowchurn.nets._kernels import fcn_gpu
 
         hidden, bias, output, output_bias = (params[name] for name in NAMES)
-        packed = fcn_gpu.pack_parameters(hidden, bias, output)
+        packed = fcn_packed.pack_parameters(hidden, bias, output)
         super().__init__({"packed": packed, "output.bias": output_bias.contiguous()}, settings)
         self.kernels: ModuleType = fcn_gpu
-        self.inputs, self.classes = hidden.shape[1], output.shape[2]
-        self.tiles: dict[str, int] = fcn_gpu.tiles(self.inputs, hidden.shape[2], self.classes)
+        self.inputs, self.units, self.classes = hidden.shape[1], hidden.shape[2], output.shape[2]
+        self.tiles: dict[str, int] = fcn_gpu.tiles(self.inputs, self.units, self.classes)
 
     @property
     def params(self) -> State:
         packed, bias = self.weights.values()
-        return dict(zip(NAMES, (*self.kernels.parameter_views(packed, self.inputs), bias), strict=True))
+        return dict(zip(NAMES, (*fcn_packed.parameter_views(packed, self.inputs), bias), strict=True))
 
     def train_epoch(self, batches: Batches) -> None:
         s = self.settings
         (packed, bias), (m, bias_m), (v, bias_v) = (t.values() for t in (self.weights, *self.moments))
         done = torch.full((self.models,), self.steps, device=packed.device, dtype=torch.int32)
-        self.kernels.train_epoch(
+        self._epoch_of(batches)(
             *(packed, m, v, bias, bias_m, bias_v),
             *(batches.pool, batches.rows, batches.targets, batches.weights, batches.order, done),
             mate=batches.mate,
             mix=batches.mix,
             coupling=batches.coupling,
-            loss="squared" if s.squared else "log",
-            batch_size=s.batch_size,
             learning_rate=s.learning_rate,
-            precision=s.precision if s.precision in ("tf32", "ieee") else "tf32x3",
-            **self.tiles,
         )
         self.steps += math.ceil(batches.order.shape[1] / s.batch_size)
+
+    def _epoch_of(self, batches: Batches) -> Callable[..., None]:
+        """The kernel that keeps networks in shared memory, where there is one for these; else the one for all."""
+        s = self.settings
+        options = {
+            "loss": "squared" if s.squared else "log",
+            "batch_size": s.batch_size,
+            "precision": s.precision if s.precision in ("tf32", "ieee") else "tf32x3",
+        }
+        kind = {"mixed": batches.mix is not None, "twins": batches.coupling is not None}
+        device = self.weights["packed"].device
+        resident = fcn_resident.find(self.inputs, self.units, self.classes, **kind, **options, device=device)
+        return partial(self.kernels.train_epoch, **options, **self.tiles) if resident is None else resident.train_epoch
 
     def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         return self.kernels.evaluate(*self.weights.values(), pool, rows=rows)

@@ -10,7 +10,7 @@
 #define ROWS 32
 #define PARTS (SPLIT * WARPS)
 
-// The arguments of a kernel: packed parameters (see fcn_gpu.py) with their moments, and an epoch's batches.
+// The arguments of a kernel: packed parameters (see fcn_packed.py) with their moments, and an epoch's batches.
 struct Given {
     float *params, *m, *v, *bias, *bias_m, *bias_v;
     const float *pool;
