@@ -6,7 +6,7 @@
 
 Plans and their parts are in `lowchurn.bench._plans`. Rows that OUT/PLAN.tar contains already are not made again (to
 read them takes msgspec). Kernels are compiled beforehand by several processes at once (``--warm-up``), which Triton
-keeps on disk; the timings leave that out and say so.
+keeps on disk; the timings leave that out and say so. Those of NVRTC take half a second each and are in the timings.
 """
 
 from __future__ import annotations
