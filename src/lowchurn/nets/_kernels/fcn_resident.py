@@ -5,17 +5,23 @@ to the last: ``resident/narrow.cu`` for up to four classes, ``resident/wide.cu``
 an epoch takes about half the time of `fcn_gpu`, which trains whatever does not fit here: see `find`.
 
 The kernels are compiled by NVRTC through ``cuda.bindings``, both of which recent CUDA wheels of torch for Linux install.
-This takes about half a second per kind of network, once per process. Where it fails, for example because they are
+This takes about half a second per kind of network, once per machine. Where it fails, for example because they are
 missing, there is one warning, and networks are trained by `fcn_gpu`.
 """
 
 import ctypes
 import threading
 import warnings
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+
+try:
+    from triton.runtime.cache import get_cache_manager
+except ImportError:  # shapes need no Triton
+    get_cache_manager = None
 
 from lowchurn.nets._kernels.fcn_packed import STEP_TABLE_LENGTH, step_sizes
 from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
@@ -226,12 +232,26 @@ class Given(ctypes.Structure):
 
 
 def compiled(c):
-    """The kernel with these constants as machine code."""
+    """The kernel with these constants as machine code, from disk where Triton keeps its kernels, if it is there."""
     from cuda.bindings import nvrtc
 
     names = ("cuda.cu", "common.cu", "wide.cu" if c["WIDE"] else "narrow.cu")
     source = "".join((SOURCES / name).read_text(encoding="utf-8") for name in names)
     options = ["--std=c++17", "--gpu-architecture=sm_90", "--device-as-default-execution-space", *defined(c)]
+    made_of = repr((source, options, nvrtc.nvrtcVersion()))
+    kept = get_cache_manager(sha256(made_of.encode()).hexdigest()) if get_cache_manager else None
+    path = kept and kept.get_file("fcn.cubin")
+    if path:
+        return Path(path).read_bytes()
+    binary = _compiled(source, options)
+    if kept:
+        kept.put(binary, "fcn.cubin", binary=True)
+    return binary
+
+
+def _compiled(source, options):
+    from cuda.bindings import nvrtc
+
     program = _good(nvrtc.nvrtcCreateProgram(source.encode(), b"fcn.cu", 0, [], []))
     try:
         try:
