@@ -22,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 import torch
 from products import BATCH, fits, milliseconds
 
+from lowchurn.nets._stacks import Settings
+from lowchurn.nets._stacks._convnet_gpu import LARGEST, Chosen, GpuConvnetStack, padded
 from lowchurn.nets.networks import convnet
 
 SHAPES = ((28, 28, 1), (32, 32, 3))
@@ -76,9 +78,6 @@ class Step:
     """The kernels of one training step of some convnets, one at a time, on what a whole step left behind."""
 
     def __init__(self, network: str, shape: tuple[int, int, int], models: int) -> None:
-        from lowchurn.nets._stacks import Settings
-        from lowchurn.nets._stacks._convnet_gpu import Chosen, GpuConvnetStack, padded
-
         make = torch.Generator(DEVICE).manual_seed(0)
         module = convnet(int(network.split("-")[1]), classes=CLASSES, shape=shape)
         params = {n: p.detach().to(DEVICE).expand(models, *p.shape).contiguous() for n, p in module.named_parameters()}
@@ -99,7 +98,6 @@ class Step:
         stack, trace, conv, dense = self.stack, self.trace, self.stack.conv_kernels, self.stack.dense_kernels
         low, slopes = stack.layout.views(stack.rounded), stack.slopes
         first, second = low["conv1.weight"], low["conv2.weight"]
-        largest = stack.weights["high"], stack.weights["low"], stack.moments[0]["high"], stack.moments[1]["high"]
         flat, made = trace.pooled2.flatten(2), torch.empty_like(trace.pooled1)
         arguments: dict[str, tuple] = {
             "first": (conv.first_conv_pool, self.chosen, first, low["conv1.bias"], made, trace.which1),
@@ -110,8 +108,8 @@ class Step:
             "forward": (conv.conv_pool, trace.pooled1, second, low["conv2.bias"], self.pooled, trace.which2),
             "weight": (conv.conv_weight_grad, trace.pooled1, self.spread, slopes["conv2.weight"]),
             "input": (conv.conv_input_grad, self.spread, second, trace.which1, made),
-            "dense": (dense.dense_relu, flat, stack.weights["high"], low["dense1.bias"]),
-            "largest": (dense.dense_backward, flat, self.back, *largest, stack.step_size, self.pooled),
+            "dense": (dense.dense_relu, flat, stack.weights[f"high.{LARGEST}"], low["dense1.bias"]),
+            "largest": (dense.dense_backward, flat, self.back, *stack._trained(LARGEST), self.pooled),
         }
         function, *given = arguments[kernel]
         return lambda: function(*given, **tile)
@@ -119,7 +117,7 @@ class Step:
     def speed(self, kernel: str, seconds: float) -> str:
         """Of what the layer needs: products in TFLOP/s, or bytes of weights and moments in TB/s."""
         if kernel == "largest":
-            return f"{20 * self.stack.weights['high'][0].numel() / seconds / 1e12:8.2f} TB/s"
+            return f"{20 * self.stack.params[LARGEST][0].numel() / seconds / 1e12:8.2f} TB/s"
         params, side = self.stack.params, self.chosen.images
         outputs = {"first": side.height * side.width, "forward": self.spread[0, 0, ..., 0].numel(), "dense": 1}
         layer = {"first_grad": "first", "weight": "forward", "input": "forward"}.get(kernel, kernel)

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from lowchurn.nets._initial_weights import fresh_state
+from lowchurn.nets._stacks import Settings
 from lowchurn.nets._stacks._convnet import im2col
-from lowchurn.nets._stacks._convnet_gpu import Images, join, padded, split
+from lowchurn.nets._stacks._convnet_gpu import HALVED, GpuConvnetStack, Images, join, padded, split
+from lowchurn.nets.networks import convnet
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), 1e-40, -1e-45, 3.4e38, -3.4e38, 1 + 2**-8, 1 + 3 * 2**-8]
 
@@ -47,3 +50,31 @@ def test_rows_are_filled_up_to_whole_batches():
     index = torch.arange(10).view(2, 5)
     assert padded(index, 4).tolist() == [[0, 1, 2, 3, 4, 0, 0, 0], [5, 6, 7, 8, 9, 0, 0, 0]]
     assert padded(index, 5).tolist() == index.tolist()
+
+
+def test_a_stack_in_halves_keeps_the_models_that_stay():
+    pytest.importorskip("triton")
+    network, cpu = convnet(1, shape=(12, 13, 2), classes=3), torch.device("cpu")
+    params = fresh_state(network, network, torch.arange(5), torch.float32)
+    stack = GpuConvnetStack({n: p.clone() for n, p in params.items()}, Settings(cpu, torch.float32))
+    assert stack.models == 5
+    for name, value in params.items():
+        assert torch.equal(stack.params[name], value), name
+    for moment, number in zip(stack.moments, (1, 2), strict=True):
+        for name in HALVED:
+            assert moment[name].shape == params[name].shape
+            moment[name] += number * torch.arange(5).view(-1, 1, 1)
+        for view in stack.layout.views(moment["rest"]).values():
+            view += number * torch.arange(5).view(-1, *[1] * (view.ndim - 1))
+    index = torch.tensor([0, 3, 4])
+    stack.keep(index)
+    assert stack.models == 3
+    assert set(stack.params) == set(params)
+    for name, value in params.items():
+        assert torch.equal(stack.params[name], value[index]), name
+    low = stack.layout.views(stack.rounded)
+    for name, value in low.items():
+        assert torch.equal(value, params[name][index].bfloat16()), name
+    for moment, number in zip(stack.moments, (1, 2), strict=True):
+        for name, value in (stack.layout.views(moment["rest"]) | {name: moment[name] for name in HALVED}).items():
+            assert torch.equal(value.flatten(1)[:, 0].float(), number * index.float()), name

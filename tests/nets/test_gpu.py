@@ -11,13 +11,13 @@ from lowchurn.nets import Task, train
 from lowchurn.nets._initial_weights import fresh_buffers, fresh_state
 from lowchurn.nets._kernels import fcn_packed, fcn_resident
 from lowchurn.nets._stacks import Batches, Settings, _resnet_plain, _stack, make_stack
-from lowchurn.nets._stacks._convnet import ConvnetStack
-from lowchurn.nets._stacks._convnet_gpu import LARGEST, GpuConvnetStack
+from lowchurn.nets._stacks._convnet_gpu import GpuConvnetStack
 from lowchurn.nets._stacks._fcn import GpuFcnStack
 from lowchurn.nets._stacks._resnet import ResnetStack
 from lowchurn.nets._streams import new_stream
 from lowchurn.nets.networks import convnet, fcn, transformer
 from lowchurn.strategies import CoDistill, ColdStart, Distill, Mixup
+from tests.nets.convnet_twins import dense_errors, first_moments
 from tests.nets.fcn_twins import EVERY_KIND, cases, made, placed
 from tests.nets.fcn_twins import relative_errors as relative_errors_of_fcn
 from tests.nets.test_stacks import short_resnet
@@ -263,12 +263,6 @@ def test_convnets_in_float32():
     compare(network, X, y, [ColdStart(), Distill(0.4), CoDistill(0.3), Mixup(0.3)], 2e-2, epochs=2, precision="float32")
 
 
-def first_moments(stack):
-    if isinstance(stack, ConvnetStack):
-        return stack.layout.views(stack.moments[0]["flat"])
-    return {**stack.layout.views(stack.moments[0]["rest"]), LARGEST: stack.moments[0]["high"].float()}
-
-
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize(
     ("size", "shape"),
@@ -300,6 +294,15 @@ def test_fused_convolutions_give_the_gradients_of_plain_ones(size, shape, mixed)
     for name, expected in first_moments(exact).items():
         error = (got[name] - expected).norm() / expected.norm()
         assert error < 0.15, f"{name}: {error}"  # bfloat16 keeps 8 bits, and rounding moves some winners of a pool
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(128, 84), (512, 84), (1000, 84), (600, 128), (2400, 512), (100, 150)])
+@pytest.mark.parametrize("rows", [32, 20, 100])
+def test_a_step_of_a_dense_layer_in_halves(rows, inputs, outputs):
+    errors = dense_errors(rows, inputs, outputs, device="cuda", low=torch.bfloat16, models=3)
+    assert errors.pop("back") < 4e-3  # it is rounded to 8 bits, and so are the terms of the sums
+    assert errors.pop("sums") < 4e-3
+    assert max(errors.values()) < 1e-5, errors
 
 
 @pytest.mark.parametrize("kind", [{}, {"mixing": 0.3}, {"coupling": 0.3}])

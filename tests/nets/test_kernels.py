@@ -40,3 +40,13 @@ def test_kernels_of_transformers_give_the_gradients_of_plain_ones():
     for errors in (rounded, by_the_library):
         assert max(errors.values()) < 2e-3, errors
     assert rounded != by_the_library  # which adds up in another order
+
+
+def test_kernels_of_convnets_train_as_plain_ones():
+    found = interpreted("tests.nets.convnet_twins")
+    for gradients, moved in found["steps"]:
+        assert gradients.pop("dense1.weight") < 5e-3  # a first moment in 16 bits, which the interpreter cuts off
+        assert max(gradients.values()) < 2e-6, gradients
+        assert max(moved.values()) < 1e-4, moved  # of what training changed
+    for errors in found["dense"]:
+        assert max(errors.values()) < 2e-6, errors

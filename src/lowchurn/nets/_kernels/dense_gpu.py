@@ -33,7 +33,7 @@ def _dense_relu(
         w = tl.load(
             w_base + k[:, None] * N_OUT + j[None, :], mask=(k < N_IN)[:, None] & (j < N_OUT)[None, :], other=0.0
         )
-        acc = tl.dot(x, w, acc)
+        acc = tl.dot(x, w.to(x.dtype), acc)
     bias = tl.load(bias_ptr + model * N_OUT + j, mask=j < N_OUT, other=0.0).to(tl.float32)
     out = tl.maximum(acc + bias[None, :], 0.0).to(out_ptr.dtype.element_ty)
     at = model * N_OUT * rows + r[:, None] * N_OUT + j[None, :]
@@ -56,7 +56,7 @@ def _head(
         x = tl.load(x_ptr + x_at, mask=(r < rows)[:, None] & (k < N_IN)[None, :], other=0.0)
         w_at = model * (N_IN * N_HIDDEN) + k[:, None] * N_HIDDEN + h[None, :]
         w = tl.load(w2_ptr + w_at, mask=(k < N_IN)[:, None] & (h < N_HIDDEN)[None, :], other=0.0)
-        acc = tl.dot(x, w, acc)
+        acc = tl.dot(x, w.to(x.dtype), acc)
     bias = tl.load(b2_ptr + model * N_HIDDEN + h, mask=h < N_HIDDEN, other=0.0).to(tl.float32)
     hidden = tl.maximum(acc + bias[None, :], 0.0).to(hidden_ptr.dtype.element_ty)
     at = model * N_HIDDEN * rows + r[:, None] * N_HIDDEN + h[None, :]
@@ -74,47 +74,34 @@ def _head(
 
 @triton.jit
 def _head_backward(
-    slope_ptr, x_ptr, hidden_ptr, w2_ptr, w3_ptr, dw2_ptr, db2_ptr, dw3_ptr, db3_ptr, db1_ptr, back_ptr, pushed,
-    ROWS: tl.constexpr, N_IN: tl.constexpr, N_HIDDEN: tl.constexpr, M: tl.constexpr, R: tl.constexpr, BH: tl.constexpr,
-    BI: tl.constexpr, BM: tl.constexpr,
+    slope_ptr, hidden_ptr, w_ptr, dw_ptr, db_ptr, back_ptr, sums_ptr, pushed, ROWS: tl.constexpr,
+    N_HIDDEN: tl.constexpr, M: tl.constexpr, R: tl.constexpr, BH: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the two layers of ``_head`` from the one at the logits of the first ``pushed`` rows.
+    """Gradients of the second layer of ``_head`` from the one at the logits of the first ``pushed`` rows.
 
-    Also the gradient at the first layer's inputs, before the relu that made them, and its sum over rows. Each program
-    does some inputs of the first layer and repeats the small product with the second; the first program stores it.
+    Also the gradient at its inputs, before the relu that made them, and its sum over rows.
     """
-    model = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * BI + tl.arange(0, BI)
+    model = tl.program_id(0).to(tl.int64)
     r = tl.arange(0, R)
     h = tl.arange(0, BH)
-    h_at = model * (ROWS * N_HIDDEN) + r[:, None] * N_HIDDEN + h[None, :]
-    hidden = tl.load(hidden_ptr + h_at, mask=(r < ROWS)[:, None] & (h < N_HIDDEN)[None, :], other=0.0)
+    at = model * (ROWS * N_HIDDEN) + r[:, None] * N_HIDDEN + h[None, :]
+    ok = (r < ROWS)[:, None] & (h < N_HIDDEN)[None, :]
+    hidden = tl.load(hidden_ptr + at, mask=ok, other=0.0)
     total = tl.zeros((R, BH), tl.float32)
     for c0 in range(0, M, BM):
         c = c0 + tl.arange(0, BM)
         s_at = model * M * pushed + r[:, None] * M + c[None, :]
         slope = tl.load(slope_ptr + s_at, mask=(r < pushed)[:, None] & (c < M)[None, :], other=0.0)
-        w3_at = model * (N_HIDDEN * M) + h[:, None] * M + c[None, :]
-        w3_ok = (h < N_HIDDEN)[:, None] & (c < M)[None, :]
-        w3 = tl.load(w3_ptr + w3_at, mask=w3_ok, other=0.0)
-        total = tl.dot(slope, tl.trans(w3), total, input_precision="ieee")
-        if tl.program_id(0) == 0:
-            dw3 = tl.dot(tl.trans(hidden.to(tl.float32)), slope, input_precision="ieee")
-            tl.store(dw3_ptr + w3_at, dw3, mask=w3_ok)
-            tl.store(db3_ptr + model * M + c, tl.sum(slope, axis=0), mask=c < M)
-    back2 = tl.where(hidden > 0, total, 0.0).to(x_ptr.dtype.element_ty)
-    if tl.program_id(0) == 0:
-        tl.store(db2_ptr + model * N_HIDDEN + h, tl.sum(back2.to(tl.float32), axis=0), mask=h < N_HIDDEN)
-    x_at = model * (ROWS * N_IN) + r[:, None] * N_IN + i[None, :]
-    x_ok = (r < ROWS)[:, None] & (i < N_IN)[None, :]
-    x = tl.load(x_ptr + x_at, mask=x_ok, other=0.0)
-    w_at = model * (N_IN * N_HIDDEN) + i[:, None] * N_HIDDEN + h[None, :]
-    w_ok = (i < N_IN)[:, None] & (h < N_HIDDEN)[None, :]
-    w2 = tl.load(w2_ptr + w_at, mask=w_ok, other=0.0)
-    tl.store(dw2_ptr + w_at, tl.dot(tl.trans(x), back2), mask=w_ok)
-    back = tl.where(x > 0, tl.dot(back2, tl.trans(w2)), 0.0).to(back_ptr.dtype.element_ty)
-    tl.store(back_ptr + x_at, back, mask=x_ok)
-    tl.store(db1_ptr + model * N_IN + i, tl.sum(back.to(tl.float32), axis=0), mask=i < N_IN)
+        w_at = model * (N_HIDDEN * M) + h[:, None] * M + c[None, :]
+        w_ok = (h < N_HIDDEN)[:, None] & (c < M)[None, :]
+        w = tl.load(w_ptr + w_at, mask=w_ok, other=0.0)
+        total = tl.dot(slope, tl.trans(w), total, input_precision="ieee")
+        dw = tl.dot(tl.trans(hidden.to(tl.float32)), slope, input_precision="ieee")
+        tl.store(dw_ptr + w_at, dw, mask=w_ok)
+        tl.store(db_ptr + model * M + c, tl.sum(slope, axis=0), mask=c < M)
+    back = tl.where(hidden > 0, total, 0.0).to(back_ptr.dtype.element_ty)
+    tl.store(back_ptr + at, back, mask=ok)
+    tl.store(sums_ptr + model * N_HIDDEN + h, tl.sum(back.to(tl.float32), axis=0), mask=h < N_HIDDEN)
 
 
 @triton.jit
@@ -172,14 +159,15 @@ def _split(w):
 
 @triton.jit
 def _dense_backward(
-    x_ptr, d_ptr, high_ptr, low_ptr, m_ptr, v_ptr, back_ptr, rate_ptr, ROWS: tl.constexpr, N_IN: tl.constexpr,
-    N_OUT: tl.constexpr, R: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr,
-    EPS: tl.constexpr, AHEAD: tl.constexpr, STREAMED: tl.constexpr,
+    x_ptr, d_ptr, high_ptr, low_ptr, m_ptr, v_ptr, back_ptr, sums_ptr, rate_ptr, ROWS: tl.constexpr,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, R: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, B1: tl.constexpr,
+    B2: tl.constexpr, EPS: tl.constexpr, AHEAD: tl.constexpr, MASKED: tl.constexpr, STREAMED: tl.constexpr,
 ):  # fmt: skip
     """Gradient d W^T at the inputs of a dense layer, weight gradient x^T d and its Adam update, in one pass.
 
-    With 32 rows the weight gradient is cheaper to compute than to store: it stays in registers. ``STREAMED`` is how the
-    caches treat what no other kernel of a step reads.
+    With 32 rows the weight gradient is cheaper to compute than to store: it stays in registers. With MASKED, the
+    gradient at the inputs is the one before the relu that made them, and its sum over rows is stored, too. ``STREAMED``
+    is how the caches treat what no other kernel of a step reads.
     """
     model = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BI + tl.arange(0, BI)
@@ -201,15 +189,20 @@ def _dense_backward(
         m = tl.load(m_ptr + at, mask=keep, other=0.0, eviction_policy=STREAMED).to(tl.float32)
         v = tl.load(v_ptr + at, mask=keep, other=0.0, eviction_policy=STREAMED)
         g = tl.dot(xt, d)
-        back = tl.dot(high, tl.trans(d), back)
+        back = tl.dot(high.to(d.dtype), tl.trans(d), back)
         w, m, v = _keras_adam(_join(high, low), m, v, g, rate, B1, B2, EPS)
         new_high, new_low = _split(w)
         tl.store(high_ptr + at, new_high, mask=keep)
         tl.store(low_ptr + at, new_low, mask=keep, eviction_policy=STREAMED)
         tl.store(m_ptr + at, m.to(m_ptr.dtype.element_ty), mask=keep, eviction_policy=STREAMED)
         tl.store(v_ptr + at, v, mask=keep, eviction_policy=STREAMED)
+    if MASKED:
+        back = tl.where(xt > 0, back, 0.0)
+    back = back.to(back_ptr.dtype.element_ty)
     back_at = model * (ROWS * N_IN) + r[None, :] * N_IN + i[:, None]
-    tl.store(back_ptr + back_at, back.to(back_ptr.dtype.element_ty), mask=i_ok[:, None] & r_ok[None, :])
+    tl.store(back_ptr + back_at, back, mask=i_ok[:, None] & r_ok[None, :])
+    if MASKED:
+        tl.store(sums_ptr + model * N_IN + i, tl.sum(back.to(tl.float32), axis=1), mask=i_ok)
 
 
 def power(n, least=16):
@@ -218,6 +211,7 @@ def power(n, least=16):
 
 
 TILES = {"BI": 64, "BJ": 64, "AHEAD": 2, "num_warps": 4, "STREAMED": ""}  # the fastest of some on an H200
+NARROW = {"BJ": 32}  # instead, where fewer than 128 outputs would leave most of a last tile empty
 
 
 def dense_relu(x, w, bias, **tiles):
@@ -243,14 +237,16 @@ def head(x, w2, b2, w3, b3):
     return hidden, logits
 
 
-def head_backward(slope, x, hidden, w2, w3, slopes):
-    """Fill in the gradients of :func:`head` and of the bias before it; return the gradient before the relu of x."""
-    k, rows, n_in = x.shape
-    n_hidden, m = w3.shape[1:]
-    back, names = torch.empty_like(x), ("dense2.weight", "dense2.bias", "dense3.weight", "dense3.bias", "dense1.bias")
-    _head_backward[(triton.cdiv(n_in, 64), k)](
-        slope, x, hidden, w2, w3, *(slopes[name] for name in names), back, slope.shape[1], ROWS=rows, N_IN=n_in,
-        N_HIDDEN=n_hidden, M=m, R=power(rows), BH=power(n_hidden), BI=64, BM=16, num_warps=4,
+def head_backward(slope, hidden, w, dw, db, sums):
+    """Write the gradients of the second layer of :func:`head`; return the gradient before the relu of its inputs.
+
+    ``sums`` receives the sums of that over rows.
+    """
+    k, rows, n_hidden = hidden.shape
+    m, back = w.shape[-1], torch.empty_like(hidden)
+    _head_backward[(k,)](
+        slope, hidden, w, dw, db, back, sums, slope.shape[1], ROWS=rows, N_HIDDEN=n_hidden, M=m, R=power(rows),
+        BH=power(n_hidden), BM=16, num_warps=4,
     )  # fmt: skip
     return back
 
@@ -268,14 +264,16 @@ def adam(w, m, v, g, *, rate, copy):
     _adam[(triton.cdiv(size, 1024),)](w, m, v, g, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
 
 
-def dense_backward(x, d, high, low, m, v, rate, back, **tiles):
+def dense_backward(x, d, high, low, m, v, rate, back, sums=None, **tiles):
     """One Adam step of a dense layer (K, n_in, n_out) from its inputs x and the gradient d at its outputs.
 
-    ``back`` receives the gradient at the inputs, which is taken with the weights before the step.
+    ``back`` receives the gradient at the inputs, which is taken with the weights before the step; where ``sums``
+    (K, n_in) is there, it is masked by the relu that made them, and ``sums`` receives its sums over rows.
     """
     k, rows, n_in = x.shape
-    tiles = {**TILES, **tiles}
+    n_out = d.shape[-1]
+    tiles = {**TILES, **(NARROW if n_out < 128 else {}), **tiles}
     _dense_backward[(triton.cdiv(n_in, tiles["BI"]), k)](
-        x, d, high, low, m, v, back, rate, ROWS=rows, N_IN=n_in, N_OUT=d.shape[-1],
-        R=power(rows), **KERAS_ADAM, **tiles,
+        x, d, high, low, m, v, back, sums, rate, ROWS=rows, N_IN=n_in, N_OUT=n_out, R=power(rows), **KERAS_ADAM,
+        MASKED=sums is not None, **tiles,
     )  # fmt: skip

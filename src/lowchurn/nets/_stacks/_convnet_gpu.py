@@ -1,7 +1,7 @@
 """Stacks of convolutional networks on a GPU: Triton kernels read windows straight from the activations.
 
-Products run in bfloat16 with float32 accumulation. Weights, second moments, the last layer and the loss stay in
-float32; the first moment of the largest layer is kept in bfloat16. ``docs/performance.md`` shows that this changes
+Products run in bfloat16 with float32 accumulation. Weights, moments, the last layer and the loss stay in float32, but
+for the first moment of the largest layer, which is kept in bfloat16. ``docs/performance.md`` shows that this changes
 results by less than another seed does.
 """
 
@@ -20,21 +20,22 @@ from lowchurn.nets._losses import batch_gradient
 from lowchurn.nets._stacks._convnet import SIDE
 from lowchurn.nets._stacks._stack import Batches, FlatParameters, RecordableStack, Settings, State
 
-LARGEST = "dense1.weight"  # most of the parameters
+LARGEST, INNER = "dense1.weight", "dense2.weight"  # most of the parameters are those of the first
+HALVED = {LARGEST: torch.bfloat16, INNER: torch.float32}  # layers that lie in two halves -> type of the first moment
 ROWS_AT_ONCE = 128  # that are predicted; one number for all stacks, since products of other shapes may round otherwise
 
 
 class Images:
-    """A pool of images in bfloat16 as the kernels read them.
+    """A pool of images as the kernels read them.
 
     ``strips`` (images, rows, pooled columns, run): the pixels of each row under both windows of a pooled column, with a
     border of zeros around the image, filled up to a multiple of 16 bytes.
     """
 
-    def __init__(self, pool: torch.Tensor) -> None:
+    def __init__(self, pool: torch.Tensor, kind: torch.dtype = torch.bfloat16) -> None:
         count, self.height, self.width, self.channels = pool.shape
         pad, run = SIDE // 2, (SIDE + 1) * self.channels
-        bordered = F.pad(pool.to(torch.bfloat16), (0, 0, pad, pad, pad, pad))
+        bordered = F.pad(pool.to(kind), (0, 0, pad, pad, pad, pad))
         image, line, *_ = bordered.stride()
         shape = count, bordered.shape[1], self.width // 2, run
         strips = bordered.as_strided(shape, (image, line, 2 * self.channels, 1))
@@ -65,46 +66,55 @@ class Trace(NamedTuple):
 class GpuConvnetStack(RecordableStack):
     """K networks of :func:`~lowchurn.nets.networks.convnet`; images are read from the pool by index.
 
-    The largest layer lies in two halves of 16 bits, "high" and "low", all other parameters in a flat buffer, "rest".
+    The weights of the dense layers before the last lie in two halves of 16 bits, such as "high.dense1.weight" and
+    "low.dense1.weight", all other parameters in a flat buffer, "rest".
     """
 
     recordable = True
+    compute = torch.bfloat16  # what products take
 
     def __init__(self, params: State, settings: Settings) -> None:
         from lowchurn.nets._kernels import conv_gpu, dense_gpu
 
         self.conv_kernels: ModuleType = conv_gpu
         self.dense_kernels: ModuleType = dense_gpu
-        self._lay_out(FlatParameters({name: value for name, value in params.items() if name != LARGEST}))
-        high, low = split(params[LARGEST].contiguous())
-        super().__init__({"rest": self.layout.flat, "high": high, "low": low}, settings)
+        self._lay_out(FlatParameters({name: value for name, value in params.items() if name not in HALVED}))
+        weights = {"rest": self.layout.flat}
+        for name in HALVED:
+            weights[f"high.{name}"], weights[f"low.{name}"] = split(params[name].contiguous())
+        super().__init__(weights, settings)
         self._seen = WeakTensorKeyDictionary()  # pools as the kernels read them, each as long as it is there
 
     def _lay_out(self, layout: FlatParameters) -> None:
         self.layout, self.views = layout, layout.views(layout.flat)
-        self.rounded = layout.flat.to(torch.bfloat16)
+        self.rounded = layout.flat.to(self.compute)
         self.__dict__.pop("slopes", None)
 
     @cached_property
     def moments(self) -> tuple[State, State]:
-        rest, high = self.weights["rest"], self.weights["high"]
-        first = {"rest": torch.zeros_like(rest), "high": torch.zeros_like(high)}
-        second = {"rest": torch.zeros_like(rest), "high": torch.zeros_like(high, dtype=rest.dtype)}
+        rest = self.weights["rest"]
+        first, second = {"rest": torch.zeros_like(rest)}, {"rest": torch.zeros_like(rest)}
+        for name, kind in HALVED.items():
+            first[name] = torch.zeros_like(self.weights[f"high.{name}"], dtype=kind)
+            second[name] = torch.zeros_like(first[name], dtype=rest.dtype)
         return first, second
 
     @cached_property
     def slopes(self) -> State:
-        """Room for the gradients of all layers but the largest, name -> (K, ...), and as a whole under "rest"."""
+        """Room for the gradients of all but what lies in halves, name -> (K, ...), and as a whole under "rest"."""
         flat = torch.zeros_like(self.layout.flat)
         return {**self.layout.views(flat), "rest": flat}
 
     @property
     def params(self) -> State:
-        return {**self.views, LARGEST: join(self.weights["high"], self.weights["low"])}
+        return self.views | {name: join(*self._halves(name)) for name in HALVED}
+
+    def _halves(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.weights[f"high.{name}"], self.weights[f"low.{name}"]
 
     @property
     def models(self) -> int:
-        return len(self.weights["high"])
+        return len(self.views["dense3.bias"])
 
     def keep(self, index: torch.Tensor) -> None:
         self.forget_step()
@@ -125,12 +135,12 @@ class GpuConvnetStack(RecordableStack):
     def _images(self, pool: torch.Tensor) -> Images:
         """The pool as the kernels read it."""
         if pool not in self._seen:
-            self._seen[pool] = Images(pool)
+            self._seen[pool] = Images(pool, self.compute)
         return self._seen[pool]
 
     def _forward(self, chosen: Chosen, record: bool) -> tuple[torch.Tensor, Trace]:
         """Logits of chosen images, and what the backward pass needs, which is whole with ``record`` only."""
-        kernels, low = self.conv_kernels, {**self.layout.views(self.rounded), LARGEST: self.weights["high"]}
+        kernels, low = self.conv_kernels, self.layout.views(self.rounded)
         high, wide = chosen.images.height // 2, chosen.images.width // 2
 
         def room(high: int, wide: int, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,9 +152,10 @@ class GpuConvnetStack(RecordableStack):
         kernels.first_conv_pool(chosen, low["conv1.weight"], low["conv1.bias"], pooled1, which1)
         kernels.conv_pool(pooled1, low["conv2.weight"], low["conv2.bias"], pooled2, which2)
         flat = pooled2.flatten(2)  # height, width, channel: Keras' order
-        hidden1 = self.dense_kernels.dense_relu(flat, low[LARGEST], low["dense1.bias"])
+        hidden1 = self.dense_kernels.dense_relu(flat, self.weights[f"high.{LARGEST}"], low["dense1.bias"])
+        inner = self.weights[f"high.{INNER}"], low["dense2.bias"]
         last = self.views["dense3.weight"], self.views["dense3.bias"]
-        hidden2, logits = self.dense_kernels.head(hidden1, low["dense2.weight"], low["dense2.bias"], *last)
+        hidden2, logits = self.dense_kernels.head(hidden1, *inner, *last)
         return logits, Trace(pooled1, which1, pooled2, which2, hidden1, hidden2)
 
     @torch.no_grad()
@@ -168,15 +179,27 @@ class GpuConvnetStack(RecordableStack):
         # Rows that fill up the last batch push nowhere.
         pushing = logits[:, : targets.shape[1]]
         slope = batch_gradient(pushing, targets, weights, self.settings.squared, batches.coupling)
-        low, rate, kernels = self.layout.views(self.rounded), self.step_size, self.dense_kernels
-        last = low["dense2.weight"], self.views["dense3.weight"]
-        back = kernels.head_backward(slope, trace.hidden1, trace.hidden2, *last, self.slopes)
-        pooled = torch.empty_like(trace.pooled2)
-        state, first, second = self.weights, *self.moments
-        largest = state["high"], state["low"], first["high"], second["high"]
-        kernels.dense_backward(trace.pooled2.flatten(2), back, *largest, rate, pooled)
-        self._conv_gradients(chosen, pooled, trace, low["conv2.weight"])
-        kernels.adam(state["rest"], first["rest"], second["rest"], self.slopes["rest"], rate=rate, copy=self.rounded)
+        pooled = self._dense_gradients(slope, trace)
+        self._conv_gradients(chosen, pooled, trace, self.layout.views(self.rounded)["conv2.weight"])
+        rest = self.weights["rest"], *(moment["rest"] for moment in self.moments), self.slopes["rest"]
+        self.dense_kernels.adam(*rest, rate=self.step_size, copy=self.rounded)
+
+    def _dense_gradients(self, slope: torch.Tensor, trace: Trace) -> torch.Tensor:
+        """Train the dense layers in halves, fill in the gradients of the last and of all biases of dense layers.
+
+        Returns the gradient at the pooled outputs of the second convolution.
+        """
+        kernels, slopes = self.dense_kernels, self.slopes
+        last = self.views["dense3.weight"], slopes["dense3.weight"], slopes["dense3.bias"]
+        back2 = kernels.head_backward(slope, trace.hidden2, *last, slopes["dense2.bias"])
+        back1, pooled = torch.empty_like(trace.hidden1), torch.empty_like(trace.pooled2)
+        kernels.dense_backward(trace.hidden1, back2, *self._trained(INNER), back1, slopes["dense1.bias"])
+        kernels.dense_backward(trace.pooled2.flatten(2), back1, *self._trained(LARGEST), pooled)
+        return pooled
+
+    def _trained(self, name: str) -> tuple[torch.Tensor, ...]:
+        """What a step of a layer in halves changes, and its size."""
+        return *self._halves(name), *(moment[name] for moment in self.moments), self.step_size
 
     def _conv_gradients(self, chosen: Chosen, pooled: torch.Tensor, trace: Trace, weight: torch.Tensor) -> None:
         """Fill in the gradients of both convolutions from the one at the pooled outputs of the second."""
