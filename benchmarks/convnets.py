@@ -88,10 +88,10 @@ class Step:
             self.chosen = Chosen(self.stack._images(pool), padded(rows, BATCH))
             _, self.trace = self.stack._forward(self.chosen, record=True)
         self.back = torch.randn_like(self.trace.hidden1)
-        self.pooled = torch.randn_like(self.trace.pooled2)
-        high, wide = (side // 2 - 4 for side in shape[:2])
-        self.spread = self.pooled.new_zeros(models, BATCH, high, wide, self.pooled.shape[-1])
-        self.stack.conv_kernels.unpool(self.pooled, self.trace.which2, self.spread)
+        self.pooled = torch.empty_like(self.trace.pooled2)
+        self.spread = self.stack._before_pooling(self.trace)
+        self.sums = self.back.new_empty(models, self.pooled[0, 0].numel(), dtype=torch.float32)
+        self.call("largest", {})()
 
     def call(self, kernel: str, tile: dict) -> Callable[[], object]:
         """A function without arguments that runs a kernel with some tiles in place of the library's own."""
@@ -99,6 +99,7 @@ class Step:
         low, slopes = stack.layout.views(stack.rounded), stack.slopes
         first, second = low["conv1.weight"], low["conv2.weight"]
         flat, made = trace.pooled2.flatten(2), torch.empty_like(trace.pooled1)
+        spread = self.spread, self.sums, trace.which2
         arguments: dict[str, tuple] = {
             "first": (conv.first_conv_pool, self.chosen, first, low["conv1.bias"], made, trace.which1),
             "first_grad": (
@@ -109,7 +110,7 @@ class Step:
             "weight": (conv.conv_weight_grad, trace.pooled1, self.spread, slopes["conv2.weight"]),
             "input": (conv.conv_input_grad, self.spread, second, trace.which1, made),
             "dense": (dense.dense_relu, flat, stack.weights[f"high.{LARGEST}"], low["dense1.bias"]),
-            "largest": (dense.dense_backward, flat, self.back, *stack._trained(LARGEST), self.pooled),
+            "largest": (dense.dense_backward, flat, self.back, *stack._trained(LARGEST), *spread),
         }
         function, *given = arguments[kernel]
         return lambda: function(*given, **tile)

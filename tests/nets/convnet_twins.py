@@ -9,7 +9,7 @@ import torch
 
 from lowchurn.nets._initial_weights import fresh_state
 from lowchurn.nets._stacks import Batches, Settings
-from lowchurn.nets._stacks._convnet import ConvnetStack
+from lowchurn.nets._stacks._convnet import ConvnetStack, relu_pool, unpool
 from lowchurn.nets._stacks._convnet_gpu import HALVED, GpuConvnetStack, join, split
 from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
 from lowchurn.nets.networks import convnet
@@ -74,26 +74,41 @@ def first_moments(stack):
 
 
 def dense_errors(rows, inputs, outputs, *, device, low, models=2, **tiles):
-    """Relative errors of what one step of a dense layer in halves changes and returns, with products in ``low``."""
+    """Relative errors of what one step of a dense layer in halves changes and returns, with products in ``low``.
+
+    Inputs are a number, or height, width and channels of what a pooling made them of.
+    """
     from lowchurn.nets._kernels import dense_gpu
 
-    make = torch.Generator(device).manual_seed(rows + inputs + outputs)
+    make = torch.Generator(device).manual_seed(rows + outputs)
 
     def draw(*shape):
         return torch.randn(models, *shape, device=device, generator=make)
 
-    x, d = draw(rows, inputs).relu().to(low), (draw(rows, outputs) / 30).to(low)
+    before, which = None, None
+    if isinstance(inputs, tuple):
+        before = draw(rows, *inputs)
+        x, which = relu_pool(before, record=True)
+        inputs = x[0, 0].numel()
+        x = x.flatten(2).to(low)
+    else:
+        x = draw(rows, inputs).relu().to(low)
+    d = (draw(rows, outputs) / 30).to(low)
     weight, first, second = draw(inputs, outputs), draw(inputs, outputs) / 30, draw(inputs, outputs).square() / 900
     high, small = split(weight)
     exact = _adam(weight.double(), first.double(), second.double(), x.double().mT @ d.double())
     back = (d.double() @ high.double().mT) * (x > 0)
+    expected_sums = back.sum(1)
     got, sums = torch.empty_like(x), x.new_empty(models, inputs, dtype=torch.float32)
+    if before is not None:
+        back = unpool(back.view(which.shape), which, *before.shape[2:4])
+        got = torch.zeros_like(before, dtype=low)
     rate = torch.full((), RATE, device=device)
     start = weight.double()
-    dense_gpu.dense_backward(x, d, high, small, first, second, rate, got, sums, **tiles)
+    dense_gpu.dense_backward(x, d, high, small, first, second, rate, got, sums, which, **tiles)
     return {
         "back": _error(got, back),
-        "sums": _error(sums, back.sum(1)),
+        "sums": _error(sums, expected_sums),
         "weight": _error(join(high, small) - start, exact[0] - start),
         "first": _error(first, exact[1]),
         "second": _error(second, exact[2]),
@@ -117,7 +132,7 @@ CASES = [
     {"size": 1, "shape": (16, 14, 2), "mixed": False, "rows": 3},
     {"size": 2, "shape": (12, 19, 1), "mixed": True, "rows": 8},
 ]
-DENSE = [(8, 40, 84), (5, 70, 20), (20, 64, 150)]  # rows, inputs, outputs
+DENSE = [(8, 40, 84), (5, 70, 20), (20, 64, 150), (8, (4, 6, 24), 40), (7, (5, 7, 48), 130)]  # rows, inputs, outputs
 
 if __name__ == "__main__":
     # Not rounded to 16 bits: the interpreter cannot multiply bfloat16.

@@ -296,7 +296,13 @@ def test_fused_convolutions_give_the_gradients_of_plain_ones(size, shape, mixed)
         assert error < 0.15, f"{name}: {error}"  # bfloat16 keeps 8 bits, and rounding moves some winners of a pool
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), [(128, 84), (512, 84), (1000, 84), (600, 128), (2400, 512), (100, 150)])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        *((128, 84), (512, 84), (1000, 84), (600, 128), (2400, 512), (100, 150)),
+        *(((10, 10, 96), 512), ((12, 12, 24), 128), ((3, 5, 72), 384), ((11, 8, 48), 256)),  # before a pooling
+    ],
+)
 @pytest.mark.parametrize("rows", [32, 20, 100])
 def test_a_step_of_a_dense_layer_in_halves(rows, inputs, outputs):
     errors = dense_errors(rows, inputs, outputs, device="cuda", low=torch.bfloat16, models=3)

@@ -253,29 +253,6 @@ def _pool(acc, M: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def _unpool(
-    g_ptr, which_ptr, dy_ptr, ROWS: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, OH: tl.constexpr,
-    OW: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Spread the pooled gradient over the windows; mask it (relu) in place."""
-    model = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    keep = i < ROWS * PH * PW * N
-    at = model * (ROWS * PH * PW * N) + i
-    which = tl.load(which_ptr + at, mask=keep, other=4)
-    g = tl.load(g_ptr + at, mask=keep, other=0.0)
-    g = tl.where(which < 4, g, 0.0).to(g_ptr.dtype.element_ty)
-    tl.store(g_ptr + at, g, mask=keep)  # masked: its sum is the bias grad
-    n = i % N
-    pos = i // N
-    out = ((pos // (PH * PW)) * OH + 2 * ((pos // PW) % PH)) * OW + 2 * (pos % PW)
-    base = dy_ptr + model * (ROWS * OH * OW * N)
-    for q in tl.static_range(4):
-        value = tl.where(which == q, g, 0.0).to(g_ptr.dtype.element_ty)
-        tl.store(base + (out + (q // 2) * OW + q % 2) * N + n, value, mask=keep)
-
-
-@triton.jit
 def _conv_weight_grad(
     x_ptr, dy_ptr, dw_ptr, ROWS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SIDE: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
@@ -461,13 +438,6 @@ def conv_pool(x, w, bias, out, which, **tiles):
     _conv_pool[grid](
         x, w, bias, out, which, rows, H=h, W=wd, C=c, N=n, PH=ph, PW=pw, SIDE=side, RECORD=len(which) > 0, **tiles
     )
-
-
-def unpool(g, which, dy):
-    """Write dy (K, B, OH, OW, N) from pooled g; g is masked by the rectifier."""
-    k, rows, ph, pw, n = g.shape
-    grid = (triton.cdiv(rows * ph * pw * n, 1024), k)
-    _unpool[grid](g, which, dy, ROWS=rows, PH=ph, PW=pw, OH=dy.shape[2], OW=dy.shape[3], N=n, BLOCK=1024, num_warps=4)
 
 
 def conv_weight_grad(x, dy, dw, **tiles):

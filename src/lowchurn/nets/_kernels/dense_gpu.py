@@ -159,15 +159,17 @@ def _split(w):
 
 @triton.jit
 def _dense_backward(
-    x_ptr, d_ptr, high_ptr, low_ptr, m_ptr, v_ptr, back_ptr, sums_ptr, rate_ptr, ROWS: tl.constexpr,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, R: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, B1: tl.constexpr,
-    B2: tl.constexpr, EPS: tl.constexpr, AHEAD: tl.constexpr, MASKED: tl.constexpr, STREAMED: tl.constexpr,
+    x_ptr, d_ptr, high_ptr, low_ptr, m_ptr, v_ptr, which_ptr, back_ptr, sums_ptr, rate_ptr, ROWS: tl.constexpr,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, PW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, N: tl.constexpr,
+    R: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
+    AHEAD: tl.constexpr, POOLED: tl.constexpr, STREAMED: tl.constexpr,
 ):  # fmt: skip
-    """Gradient d W^T at the inputs of a dense layer, weight gradient x^T d and its Adam update, in one pass.
+    """Weight gradient x^T d of a dense layer and its Adam update, and the gradient d W^T before its inputs' relu.
 
-    With 32 rows the weight gradient is cheaper to compute than to store: it stays in registers. With MASKED, the
-    gradient at the inputs is the one before the relu that made them, and its sum over rows is stored, too. ``STREAMED``
-    is how the caches treat what no other kernel of a step reads.
+    With 32 rows the weight gradient is cheaper to compute than to store: it stays in registers. The gradient before the
+    relu is stored, and its sums over rows. POOLED inputs are those of N channels at pooled positions, PW in a line: then
+    the gradient is spread over OH x OW positions before the pooling, by its record. ``STREAMED`` is how the caches treat
+    what no other kernel of a step reads.
     """
     model = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BI + tl.arange(0, BI)
@@ -196,13 +198,21 @@ def _dense_backward(
         tl.store(low_ptr + at, new_low, mask=keep, eviction_policy=STREAMED)
         tl.store(m_ptr + at, m.to(m_ptr.dtype.element_ty), mask=keep, eviction_policy=STREAMED)
         tl.store(v_ptr + at, v, mask=keep, eviction_policy=STREAMED)
-    if MASKED:
-        back = tl.where(xt > 0, back, 0.0)
-    back = back.to(back_ptr.dtype.element_ty)
     back_at = model * (ROWS * N_IN) + r[None, :] * N_IN + i[:, None]
-    tl.store(back_ptr + back_at, back, mask=i_ok[:, None] & r_ok[None, :])
-    if MASKED:
-        tl.store(sums_ptr + model * N_IN + i, tl.sum(back.to(tl.float32), axis=1), mask=i_ok)
+    back_ok = i_ok[:, None] & r_ok[None, :]
+    if POOLED:
+        which = tl.load(which_ptr + back_at, mask=back_ok, other=4)
+        back = tl.where(which < 4, back, 0.0).to(back_ptr.dtype.element_ty)
+        position = i // N
+        corner = ((position // PW) * (2 * OW) + 2 * (position % PW)) * N + i % N
+        spread_at = model * (ROWS * OH * OW * N) + r[None, :] * (OH * OW * N) + corner[:, None]
+        for q in tl.static_range(4):
+            value = tl.where(which == q, back, 0.0).to(back_ptr.dtype.element_ty)
+            tl.store(back_ptr + spread_at + (q // 2 * OW + q % 2) * N, value, mask=back_ok)
+    else:
+        back = tl.where(xt > 0, back, 0.0).to(back_ptr.dtype.element_ty)
+        tl.store(back_ptr + back_at, back, mask=back_ok)
+    tl.store(sums_ptr + model * N_IN + i, tl.sum(back.to(tl.float32), axis=1), mask=i_ok)
 
 
 def power(n, least=16):
@@ -264,16 +274,18 @@ def adam(w, m, v, g, *, rate, copy):
     _adam[(triton.cdiv(size, 1024),)](w, m, v, g, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
 
 
-def dense_backward(x, d, high, low, m, v, rate, back, sums=None, **tiles):
+def dense_backward(x, d, high, low, m, v, rate, back, sums, which=None, **tiles):
     """One Adam step of a dense layer (K, n_in, n_out) from its inputs x and the gradient d at its outputs.
 
-    ``back`` receives the gradient at the inputs, which is taken with the weights before the step; where ``sums``
-    (K, n_in) is there, it is masked by the relu that made them, and ``sums`` receives its sums over rows.
+    ``back`` receives the gradient before the relu of the inputs, which is taken with the weights before the step, and
+    ``sums`` (K, n_in) its sums over rows. Where the record ``which`` (K, B, PH, PW, N) of a pooling is there, the inputs
+    are its outputs, and ``back`` (K, B, OH, OW, N) is before the pooling; beyond the windows it stays as it is.
     """
     k, rows, n_in = x.shape
-    n_out = d.shape[-1]
+    n_out, names = d.shape[-1], ("PW", "OH", "OW", "N")
+    where = (1, 1, 1, 1) if which is None else (which.shape[3], *back.shape[2:])
     tiles = {**TILES, **(NARROW if n_out < 128 else {}), **tiles}
     _dense_backward[(triton.cdiv(n_in, tiles["BI"]), k)](
-        x, d, high, low, m, v, back, sums, rate, ROWS=rows, N_IN=n_in, N_OUT=n_out, R=power(rows), **KERAS_ADAM,
-        MASKED=sums is not None, **tiles,
+        x, d, high, low, m, v, which, back, sums, rate, ROWS=rows, N_IN=n_in, N_OUT=n_out,
+        **dict(zip(names, where, strict=True)), R=power(rows), **KERAS_ADAM, POOLED=which is not None, **tiles,
     )  # fmt: skip

@@ -179,43 +179,47 @@ class GpuConvnetStack(RecordableStack):
         # Rows that fill up the last batch push nowhere.
         pushing = logits[:, : targets.shape[1]]
         slope = batch_gradient(pushing, targets, weights, self.settings.squared, batches.coupling)
-        pooled = self._dense_gradients(slope, trace)
-        self._conv_gradients(chosen, pooled, trace, self.layout.views(self.rounded)["conv2.weight"])
+        spread = self._dense_gradients(slope, trace)
+        self._conv_gradients(chosen, spread, trace)
         rest = self.weights["rest"], *(moment["rest"] for moment in self.moments), self.slopes["rest"]
         self.dense_kernels.adam(*rest, rate=self.step_size, copy=self.rounded)
 
     def _dense_gradients(self, slope: torch.Tensor, trace: Trace) -> torch.Tensor:
-        """Train the dense layers in halves, fill in the gradients of the last and of all biases of dense layers.
+        """Train the layers in halves; fill in the gradients of the last layer and of all biases but the first.
 
-        Returns the gradient at the pooled outputs of the second convolution.
+        Returns the gradient at the outputs of the second convolution.
         """
         kernels, slopes = self.dense_kernels, self.slopes
         last = self.views["dense3.weight"], slopes["dense3.weight"], slopes["dense3.bias"]
         back2 = kernels.head_backward(slope, trace.hidden2, *last, slopes["dense2.bias"])
-        back1, pooled = torch.empty_like(trace.hidden1), torch.empty_like(trace.pooled2)
+        back1 = torch.empty_like(trace.hidden1)
         kernels.dense_backward(trace.hidden1, back2, *self._trained(INNER), back1, slopes["dense1.bias"])
-        kernels.dense_backward(trace.pooled2.flatten(2), back1, *self._trained(LARGEST), pooled)
-        return pooled
+        spread, flat = self._before_pooling(trace), trace.pooled2.flatten(2)
+        sums = flat.new_empty(self.models, flat.shape[-1], dtype=slope.dtype)
+        kernels.dense_backward(flat, back1, *self._trained(LARGEST), spread, sums, trace.which2)
+        kernels.column_sums(sums.view(self.models, -1, spread.shape[-1]), slopes["conv2.bias"])
+        return spread
+
+    def _before_pooling(self, trace: Trace) -> torch.Tensor:
+        """Room for the gradient at the outputs of the second convolution."""
+        high, wide = (side - SIDE + 1 for side in trace.pooled1.shape[2:4])
+        # A dropped odd row or column is never written, hence the zeros then.
+        make = trace.pooled2.new_zeros if high % 2 or wide % 2 else trace.pooled2.new_empty
+        return make(*trace.pooled2.shape[:2], high, wide, trace.pooled2.shape[-1])
 
     def _trained(self, name: str) -> tuple[torch.Tensor, ...]:
         """What a step of a layer in halves changes, and its size."""
         return *self._halves(name), *(moment[name] for moment in self.moments), self.step_size
 
-    def _conv_gradients(self, chosen: Chosen, pooled: torch.Tensor, trace: Trace, weight: torch.Tensor) -> None:
-        """Fill in the gradients of both convolutions from the one at the pooled outputs of the second."""
-        models, rows, high, wide, _ = trace.pooled1.shape
-        high, wide = high - SIDE + 1, wide - SIDE + 1
-        # A dropped odd row or column is never written, hence the zeros then.
-        make = pooled.new_zeros if high % 2 or wide % 2 else pooled.new_empty
-        spread = make(models, rows, high, wide, pooled.shape[-1])
-        self.conv_kernels.unpool(pooled, trace.which2, spread)
-        self.dense_kernels.column_sums(pooled.flatten(1, 3), self.slopes["conv2.bias"])
-        self.conv_kernels.conv_weight_grad(trace.pooled1, spread, self.slopes["conv2.weight"])
+    def _conv_gradients(self, chosen: Chosen, spread: torch.Tensor, trace: Trace) -> None:
+        """Fill in the gradients of both convolutions' weights and of the first one's bias."""
+        kernels, slopes = self.conv_kernels, self.slopes
+        kernels.conv_weight_grad(trace.pooled1, spread, slopes["conv2.weight"])
         back = torch.empty_like(trace.pooled1)
-        self.conv_kernels.conv_input_grad(spread, weight, trace.which1, back)
-        self.conv_kernels.first_conv_weight_grad(
-            chosen, back, trace.which1, self.slopes["conv1.weight"], self.slopes["conv1.bias"]
-        )
+        weight = self.layout.views(self.rounded)["conv2.weight"]
+        kernels.conv_input_grad(spread, weight, trace.which1, back)
+        first = slopes["conv1.weight"], slopes["conv1.bias"]
+        kernels.first_conv_weight_grad(chosen, back, trace.which1, *first)
 
 
 def padded(index: torch.Tensor, size: int) -> torch.Tensor:
