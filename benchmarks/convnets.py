@@ -39,11 +39,8 @@ TRIED: dict[str, tuple[tuple[str, ...], list[tuple]]] = {
         [(64, 2, 4, 2), (64, 8, 4, 2), (32, 4, 4, 2), (128, 4, 8, 2), (64, 4, 8, 2), (64, 4, 4, 3)],
     ),
     "forward": (
-        ("BLOCK_M", "BLOCK_K", "WIDE", "num_warps", "num_stages"),
-        [
-            *((128, 64, 4, 8, 4), (128, 64, 4, 8, 3), (128, 64, 8, 8, 3), (128, 64, 4, 4, 3), (128, 32, 4, 8, 4)),
-            *((256, 64, 8, 8, 3), (256, 64, 4, 8, 3), (256, 64, 4, 8, 2), (256, 32, 8, 8, 4), (256, 32, 4, 8, 4)),
-        ],
+        ("BLOCK_M", "BLOCK_K", "num_warps", "num_stages"),
+        [(128, 64, 8, 3), (128, 64, 4, 3), (128, 32, 8, 4), (256, 64, 8, 3), (256, 64, 8, 2), (256, 32, 8, 4)],
     ),
     "weight": (
         ("BLOCK_KK", "BLOCK_M", "num_warps", "num_stages"),
@@ -53,22 +50,23 @@ TRIED: dict[str, tuple[tuple[str, ...], list[tuple]]] = {
         ],
     ),
     "input": (
-        ("XG", "YG", "BLOCK_M", "WIDE", "num_warps", "num_stages"),
-        [
-            *((4, 1, 128, 4, 4, 4), (4, 1, 256, 8, 8, 3), (4, 1, 256, 4, 8, 3), (4, 2, 128, 4, 4, 4)),
-            *((4, 2, 256, 8, 8, 3), (4, 2, 256, 4, 8, 3), (4, 4, 256, 4, 8, 3), (2, 2, 128, 4, 4, 4)),
-        ],
+        ("XG", "YG", "BLOCK_M", "num_warps", "num_stages"),
+        [(4, 1, 256, 8, 3), (4, 2, 128, 4, 4), (4, 2, 256, 8, 3), (4, 4, 256, 8, 3), (2, 2, 128, 4, 4)],
     ),
     "dense": (
         ("BR", "BJ", "BK", "num_warps", "num_stages"),
         [(32, 128, 64, 4, 4), (32, 64, 128, 4, 4), (32, 64, 64, 4, 6), (32, 128, 128, 8, 3), (32, 32, 128, 4, 4)],
     ),
+    # What bounds this kernel is how many bytes are on their way: multiprocessors have room for 65536 registers, so
+    # with 128 of each thread for four programs of four warps. Tiles with BI 32 or more than 64 x 128 numbers spill.
     "largest": (
-        ("BI", "BJ", "AHEAD", "num_warps", "STREAMED"),
+        ("BI", "BJ", "AHEAD", "num_warps", "maxnreg"),
         [
-            *((64, 64, 2, 4, "evict_first"), (64, 64, 2, 8, ""), (64, 64, 2, 8, "evict_first"), (64, 32, 2, 4, "")),
-            *((64, 32, 2, 4, "evict_first"), (64, 32, 3, 4, ""), (64, 32, 3, 4, "evict_first"), (64, 32, 3, 8, "")),
-            *((64, 32, 3, 8, "evict_first"), (32, 64, 3, 4, ""), (32, 64, 3, 4, "evict_first"), (32, 64, 2, 4, "")),
+            *((64, 64, 3, 4, None), (64, 64, 1, 4, None), (64, 64, 2, 8, 128), (64, 64, 3, 8, 128)),
+            *((64, 128, 1, 8, None), (64, 128, 2, 8, None), (128, 64, 2, 8, None), (64, 32, 2, 4, 128)),
+            *((64, 32, 3, 4, 128), (16, 128, 1, 4, None), (16, 128, 2, 4, None), (16, 128, 3, 4, None)),
+            *((16, 128, 2, 8, None), (16, 256, 2, 4, None), (16, 256, 2, 8, 128), (16, 512, 1, 8, None)),
+            *((32, 128, 2, 4, None), (32, 128, 2, 8, None)),
         ],
     ),
 }

@@ -182,14 +182,14 @@ def _fold(
 def _conv_pool(
     x_ptr, w_ptr, bias_ptr, out_ptr, which_ptr, rows, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
     N: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SIDE: tl.constexpr, RECORD: tl.constexpr, N1: tl.constexpr,
-    N2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr,
+    N2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Convolution, bias, relu and 2 x 2 max pooling of one tile of one model.
 
     The tile's rows are ordered (pooled position, element of its window), so the four candidates of a pool are four
     neighbouring rows of one accumulator. A number of columns that is no power of two is done as N1 + N2 (96 as 64 + 32).
-    Windows overlap, so most of x is read SIDE * SIDE times: in reads of WIDE = 4 numbers, which stay in the
-    multiprocessor's own cache, or of 8, which are half as many and do not.
+    Windows overlap, so most of x is read SIDE * SIDE times, in reads of 8 numbers: reads of 4, which stay in the
+    multiprocessor's own cache, are twice as many and slower.
     """
     model = tl.program_id(1).to(tl.int64)
     KTOT: tl.constexpr = SIDE * SIDE * C
@@ -216,7 +216,7 @@ def _conv_pool(
         else:
             shift = (k // RUN) * (W * C) + k % RUN
         # C is a multiple of 8, which the compiler does not see through the divisions.
-        shift = tl.max_contiguous(tl.multiple_of(shift, WIDE), WIDE)
+        shift = tl.max_contiguous(tl.multiple_of(shift, 8), 8)
         offset = origin[:, None] + shift[None, :]
         if KTOT % BLOCK_K == 0:
             a = tl.load(x_base + offset)
@@ -303,13 +303,12 @@ def _conv_weight_grad(
 def _conv_input_grad(
     dy_ptr, w_ptr, which_ptr, dx_ptr, ROWS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
     N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, SIDE: tl.constexpr, CB: tl.constexpr, XG: tl.constexpr,
-    YG: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr,
+    YG: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """dX = full convolution of dY with the flipped weights, then the relu mask.
 
     One program owns a patch of YG x XG pixels in many images. Only the kernel rows and columns that reach the patch are
-    visited; outputs beyond the border are masked, and masked lanes cost no memory traffic. WIDE is that of
-    the forward pass: dY is read again for every kernel row and column.
+    visited; outputs beyond the border are masked, and masked lanes cost no memory traffic.
     """
     model = tl.program_id(1).to(tl.int64)
     IMAGES: tl.constexpr = BLOCK_M // (XG * YG)
@@ -340,7 +339,7 @@ def _conv_input_grad(
         kw = left + tap % across
         n = step % BLOCKS * BLOCK_K + tl.arange(0, BLOCK_K)
         # N is a multiple of 8, which the compiler does not see through the divisions.
-        shift = tl.max_contiguous(tl.multiple_of(n - (kh * OW + kw) * N, WIDE), WIDE)
+        shift = tl.max_contiguous(tl.multiple_of(n - (kh * OW + kw) * N, 8), 8)
         inside = keep & (y >= kh) & (y < OH + kh) & (x >= kw) & (x < OW + kw)
         w_at = (kh * SIDE + kw) * (C * N) + c[:, None] * N + n[None, :]
         if (N % BLOCK_K == 0) and (C % CB == 0):
@@ -365,9 +364,9 @@ def _conv_input_grad(
 TILES = {
     "first": {"BP": 64, "TILES": 4, "num_warps": 4, "num_stages": 2},
     "first_grad": {"BP": 64, "SPLITS": 4, "num_warps": 4, "num_stages": 2},
-    "forward": {"BLOCK_M": 128, "BLOCK_K": 64, "WIDE": 8, "num_warps": 8, "num_stages": 4},
+    "forward": {"BLOCK_M": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 4},
     "weight": {"BLOCK_KK": 128, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
-    "input": {"XG": 4, "YG": 1, "BLOCK_M": 128, "WIDE": 8, "num_warps": 4, "num_stages": 4},
+    "input": {"XG": 4, "YG": 1, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
 }  # the fastest of some on an H200
 
 

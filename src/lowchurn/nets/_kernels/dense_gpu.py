@@ -162,14 +162,13 @@ def _dense_backward(
     x_ptr, d_ptr, high_ptr, low_ptr, m_ptr, v_ptr, which_ptr, back_ptr, sums_ptr, rate_ptr, ROWS: tl.constexpr,
     N_IN: tl.constexpr, N_OUT: tl.constexpr, PW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, N: tl.constexpr,
     R: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr,
-    AHEAD: tl.constexpr, POOLED: tl.constexpr, STREAMED: tl.constexpr,
+    AHEAD: tl.constexpr, POOLED: tl.constexpr,
 ):  # fmt: skip
     """Weight gradient x^T d of a dense layer and its Adam update, and the gradient d W^T before its inputs' relu.
 
     With 32 rows the weight gradient is cheaper to compute than to store: it stays in registers. The gradient before the
     relu is stored, and its sums over rows. POOLED inputs are those of N channels at pooled positions, PW in a line: then
-    the gradient is spread over OH x OW positions before the pooling, by its record. ``STREAMED`` is how the caches treat
-    what no other kernel of a step reads.
+    the gradient is spread over OH x OW positions before the pooling, by its record.
     """
     model = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BI + tl.arange(0, BI)
@@ -187,17 +186,17 @@ def _dense_backward(
         keep = i_ok[:, None] & (j < N_OUT)[None, :]
         d = tl.load(d_at, mask=r_ok[:, None] & (j < N_OUT)[None, :], other=0.0)
         high = tl.load(high_ptr + at, mask=keep, other=0.0)
-        low = tl.load(low_ptr + at, mask=keep, other=0, eviction_policy=STREAMED)
-        m = tl.load(m_ptr + at, mask=keep, other=0.0, eviction_policy=STREAMED).to(tl.float32)
-        v = tl.load(v_ptr + at, mask=keep, other=0.0, eviction_policy=STREAMED)
+        low = tl.load(low_ptr + at, mask=keep, other=0)
+        m = tl.load(m_ptr + at, mask=keep, other=0.0).to(tl.float32)
+        v = tl.load(v_ptr + at, mask=keep, other=0.0)
         g = tl.dot(xt, d)
         back = tl.dot(high.to(d.dtype), tl.trans(d), back)
         w, m, v = _keras_adam(_join(high, low), m, v, g, rate, B1, B2, EPS)
         new_high, new_low = _split(w)
         tl.store(high_ptr + at, new_high, mask=keep)
-        tl.store(low_ptr + at, new_low, mask=keep, eviction_policy=STREAMED)
-        tl.store(m_ptr + at, m.to(m_ptr.dtype.element_ty), mask=keep, eviction_policy=STREAMED)
-        tl.store(v_ptr + at, v, mask=keep, eviction_policy=STREAMED)
+        tl.store(low_ptr + at, new_low, mask=keep)
+        tl.store(m_ptr + at, m.to(m_ptr.dtype.element_ty), mask=keep)
+        tl.store(v_ptr + at, v, mask=keep)
     back_at = model * (ROWS * N_IN) + r[None, :] * N_IN + i[:, None]
     back_ok = i_ok[:, None] & r_ok[None, :]
     if POOLED:
@@ -220,7 +219,7 @@ def power(n, least=16):
     return max(least, triton.next_power_of_2(n))
 
 
-TILES = {"BI": 64, "BJ": 64, "AHEAD": 2, "num_warps": 4, "STREAMED": ""}  # the fastest of some on an H200
+TILES = {"BI": 64, "BJ": 64, "AHEAD": 2, "num_warps": 4}  # the fastest of some on an H200
 NARROW = {"BJ": 32}  # instead, where fewer than 128 outputs would leave most of a last tile empty
 
 
