@@ -258,7 +258,7 @@ def head_backward(slope, hidden, w, dw, db, sums):
     m, back = w.shape[-1], torch.empty_like(hidden)
     _head_backward[(k,)](
         slope, hidden, w, dw, db, back, sums, slope.shape[1], ROWS=rows, N_HIDDEN=n_hidden, M=m, R=power(rows),
-        BH=power(n_hidden), BM=16, num_warps=4,
+        BH=power(n_hidden), BM=16, num_warps=max(4, power(rows) // 8),  # more rows spill otherwise
     )  # fmt: skip
     return back
 
