@@ -4,17 +4,20 @@
     python benchmarks/convnets.py convnet-4 --tiles             # and each kernel with other tiles, compiled beforehand
 
 A line is a kernel of one step of 32 rows: microseconds of one model, and its speed, which counts the products that the
-layer needs, or, of the largest layer's step, the bytes of its weights and moments. Tiles are those of
-``lowchurn.nets._kernels``: ``TILES`` of ``conv_gpu`` and ``dense_gpu``, and ``STEP`` of the latter.
+layer needs, or, where that is all but what bounds it, the bytes of its weights and moments. The last line is their sum,
+and a whole step, launched kernel by kernel. Tiles are those of ``lowchurn.nets._kernels``: ``TILES`` of ``conv_gpu``
+and ``dense_gpu``, and ``STEP`` and ``NARROW`` of the latter.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
@@ -22,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 import torch
 from products import BATCH, fits, milliseconds
 
-from lowchurn.nets._stacks import Settings
-from lowchurn.nets._stacks._convnet_gpu import LARGEST, Chosen, GpuConvnetStack, padded
+from lowchurn.nets._losses import batch_gradient
+from lowchurn.nets._stacks import Batches, Settings
+from lowchurn.nets._stacks._convnet_gpu import INNER, LARGEST, Chosen, GpuConvnetStack, padded
 from lowchurn.nets.networks import convnet
 
 SHAPES = ((28, 28, 1), (32, 32, 3))
@@ -57,6 +61,10 @@ TRIED: dict[str, tuple[tuple[str, ...], list[tuple]]] = {
         ("BR", "BJ", "BK", "num_warps", "num_stages"),
         [(32, 64, 64, 4, 4), (32, 128, 64, 4, 4), (32, 64, 128, 4, 4), (32, 64, 64, 4, 6), (32, 32, 128, 4, 4)],
     ),
+    "inner": (
+        ("BI", "BJ", "AHEAD", "num_warps"),
+        [(64, 32, 3, 4), (64, 64, 2, 4), (16, 32, 3, 4), (16, 64, 2, 4), (16, 128, 1, 4), (16, 128, 1, 8)],
+    ),
     # What bounds this kernel is how many bytes are on their way: multiprocessors have room for 65536 registers, so
     # with 128 of each thread for four programs of four warps. Tiles with BI 32 or more than 64 x 128 numbers spill.
     "largest": (
@@ -82,55 +90,88 @@ class Step:
         self.models, self.stack = models, GpuConvnetStack(params, Settings(torch.device(DEVICE), torch.float32))
         pool = torch.rand(4000, *shape, device=DEVICE, generator=make)
         rows = torch.randint(len(pool), (models, BATCH), device=DEVICE, generator=make)
-        with torch.no_grad():
-            self.chosen = Chosen(self.stack._images(pool), padded(rows, BATCH))
-            _, self.trace = self.stack._forward(self.chosen, record=True)
-        self.back = torch.randn_like(self.trace.hidden1)
-        self.pooled = torch.empty_like(self.trace.pooled2)
-        self.spread = self.stack._before_pooling(self.trace)
-        self.sums = self.back.new_empty(models, self.pooled[0, 0].numel(), dtype=torch.float32)
-        self.call("largest", {})()
+        targets = torch.rand(models, BATCH, CLASSES, device=DEVICE, generator=make).softmax(-1)
+        order = torch.arange(BATCH, device=DEVICE).expand(models, -1)
+        self.batches = Batches(pool, rows, targets, torch.ones(models, BATCH, device=DEVICE), order)
+        self.kernels = self._kernels()
+
+    @torch.no_grad()
+    def _kernels(self) -> dict[str, tuple]:
+        """All kernels of a step in order: name -> function and its arguments."""
+        stack, batches, conv, dense = self.stack, self.batches, self.stack.conv_kernels, self.stack.dense_kernels
+        low, slopes = stack.layout.views(stack.rounded), stack.slopes
+        chosen = Chosen(stack._images(batches.pool), padded(batches.rows, BATCH))
+        logits, trace = stack._forward(chosen, record=True)
+        made, flat, spread = torch.empty_like(trace.pooled1), trace.pooled2.flatten(2), stack._before_pooling(trace)
+        sums = logits.new_empty(self.models, flat.shape[-1])
+        back1, back2 = torch.randn_like(trace.hidden1), torch.randn_like(trace.hidden2)
+        first, second = low["conv1.weight"], low["conv2.weight"]
+        inner = stack.weights[f"high.{INNER}"], low["dense2.bias"]
+        last = stack.views["dense3.weight"], stack.views["dense3.bias"]
+        of_last = slopes["dense3.weight"], slopes["dense3.bias"], slopes["dense2.bias"]
+        of_first = slopes["conv1.weight"], slopes["conv1.bias"]
+        rest = stack.weights["rest"], *(moment["rest"] for moment in stack.moments), slopes["rest"]
+        labels = batches.targets, batches.weights, False
+        slope = batch_gradient(logits, *labels)
+        kernels: dict[str, tuple] = {
+            "first": (conv.first_conv_pool, chosen, first, low["conv1.bias"], trace.pooled1, trace.which1),
+            "forward": (conv.conv_pool, trace.pooled1, second, low["conv2.bias"], trace.pooled2, trace.which2),
+            "dense": (dense.dense_relu, flat, stack.weights[f"high.{LARGEST}"], low["dense1.bias"]),
+            "head": (dense.head, trace.hidden1, *inner, *last),
+            "loss": (batch_gradient, logits, *labels),
+            "head_grad": (dense.head_backward, slope, trace.hidden2, last[0], *of_last),
+            "inner": (
+                *(dense.dense_backward, trace.hidden1, back2, *stack._trained(INNER)),
+                *(torch.empty_like(back1), slopes["dense1.bias"]),
+            ),
+            "largest": (
+                *(dense.dense_backward, flat, back1, *stack._trained(LARGEST)),
+                *(spread, sums, trace.which2),
+            ),
+            "sums": (dense.column_sums, sums.view(self.models, -1, spread.shape[-1]), slopes["conv2.bias"]),
+            "weight": (conv.conv_weight_grad, trace.pooled1, spread, slopes["conv2.weight"]),
+            "input": (conv.conv_input_grad, spread, second, trace.which1, made),
+            "first_grad": (conv.first_conv_weight_grad, chosen, trace.pooled1, trace.which1, *of_first),
+            "adam": (partial(dense.adam, rate=stack.step_size, copy=stack.rounded), *rest),
+        }
+        function, *given = kernels["largest"]
+        function(*given)  # so that there is a gradient for the convolutions
+        positions = (math.prod(some.shape[-3:-1]) for some in (batches.pool, spread))
+        self.outputs = dict(zip(("first", "forward", "dense"), (*positions, 1), strict=True))
+        return kernels
 
     def call(self, kernel: str, tile: dict) -> Callable[[], object]:
         """A function without arguments that runs a kernel with some tiles in place of the library's own."""
-        stack, trace, conv, dense = self.stack, self.trace, self.stack.conv_kernels, self.stack.dense_kernels
-        low, slopes = stack.layout.views(stack.rounded), stack.slopes
-        first, second = low["conv1.weight"], low["conv2.weight"]
-        flat, made = trace.pooled2.flatten(2), torch.empty_like(trace.pooled1)
-        spread = self.spread, self.sums, trace.which2
-        arguments: dict[str, tuple] = {
-            "first": (conv.first_conv_pool, self.chosen, first, low["conv1.bias"], made, trace.which1),
-            "first_grad": (
-                *(conv.first_conv_weight_grad, self.chosen, trace.pooled1, trace.which1),
-                *(slopes["conv1.weight"], slopes["conv1.bias"]),
-            ),
-            "forward": (conv.conv_pool, trace.pooled1, second, low["conv2.bias"], self.pooled, trace.which2),
-            "weight": (conv.conv_weight_grad, trace.pooled1, self.spread, slopes["conv2.weight"]),
-            "input": (conv.conv_input_grad, self.spread, second, trace.which1, made),
-            "dense": (dense.dense_relu, flat, stack.weights[f"high.{LARGEST}"], low["dense1.bias"]),
-            "largest": (dense.dense_backward, flat, self.back, *stack._trained(LARGEST), *spread),
-        }
-        function, *given = arguments[kernel]
+        function, *given = self.kernels[kernel]
         return lambda: function(*given, **tile)
 
     def speed(self, kernel: str, seconds: float) -> str:
-        """Of what the layer needs: products in TFLOP/s, or bytes of weights and moments in TB/s."""
-        if kernel == "largest":
-            return f"{20 * self.stack.params[LARGEST][0].numel() / seconds / 1e12:8.2f} TB/s"
-        params, side = self.stack.params, self.chosen.images
-        outputs = {"first": side.height * side.width, "forward": self.spread[0, 0, ..., 0].numel(), "dense": 1}
+        """Of what the layer needs: products in TFLOP/s, or bytes of weights, moments and stored gradients in TB/s."""
+        params = self.stack.params
+        if kernel in ("largest", "inner", "adam"):
+            count = self.stack.weights["rest"].numel() / self.models
+            weights = {"largest": params[LARGEST][0].numel(), "inner": params[INNER][0].numel(), "adam": count}
+            each = {"largest": 20, "inner": 24, "adam": 30}
+            return f"{each[kernel] * weights[kernel] / seconds / 1e12:8.2f} TB/s"
         layer = {"first_grad": "first", "weight": "forward", "input": "forward"}.get(kernel, kernel)
-        weights = params[{"first": "conv1.weight", "forward": "conv2.weight", "dense": "dense1.weight"}[layer]][0]
-        return f"{2 * BATCH * outputs[layer] * weights.numel() / seconds / 1e12:8.1f} TFLOP/s"
+        if layer not in self.outputs:
+            return ""
+        name = {"first": "conv1.weight", "forward": "conv2.weight", "dense": LARGEST}[layer]
+        return f"{2 * BATCH * self.outputs[layer] * params[name][0].numel() / seconds / 1e12:8.1f} TFLOP/s"
 
-    def show(self, kernel: str, tile: dict) -> None:
-        seconds = milliseconds(self.call(kernel, tile)) / self.models / 1e3
+    def seconds(self, call: Callable[[], object]) -> float:
+        return milliseconds(call) / self.models / 1e3
+
+    def show(self, kernel: str, tile: dict) -> float:
+        """Print how long a kernel takes, and return the seconds of one model."""
+        seconds = self.seconds(self.call(kernel, tile))
         words = ", ".join(f"{name} {value}" for name, value in tile.items()) or "as it is"
-        print(f"  {kernel:12}{1e6 * seconds:9.3f} us{self.speed(kernel, seconds)}   {words}", flush=True)
+        print(f"  {kernel:12}{1e6 * seconds:9.3f} us{self.speed(kernel, seconds):17}   {words}", flush=True)
+        return seconds
 
 
 def tiles(kernel: str) -> list[dict]:
-    names, values = TRIED[kernel]
+    names, values = TRIED.get(kernel, ((), []))
     return [dict(zip(names, some, strict=True)) for some in values]
 
 
@@ -159,12 +200,15 @@ def main() -> None:
     for network, shape in places:
         step = Step(network, shape, chosen.models)
         print(f"{network} on {' x '.join(map(str, shape))}, {chosen.models} models")
-        for kernel in TRIED:
-            step.show(kernel, {})
+        total = 0.0
+        for kernel in step.kernels:
+            total += step.show(kernel, {})
             good = fit.get((network, shape, kernel), [])[1:]
             for tile, fitting in zip(tiles(kernel), good, strict=False):
                 if fitting:
                     step.show(kernel, tile)
+        whole = step.seconds(partial(step.stack.train_step, step.batches))
+        print(f"  {'sum':12}{1e6 * total:9.3f} us, a whole step {1e6 * whole:.3f} us", flush=True)
         del step
         torch.cuda.empty_cache()
 
