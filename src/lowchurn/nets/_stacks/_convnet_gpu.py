@@ -195,7 +195,7 @@ class GpuConvnetStack(RecordableStack):
         back1 = torch.empty_like(trace.hidden1)
         kernels.dense_backward(trace.hidden1, back2, *self._trained(INNER), back1, slopes["dense1.bias"])
         spread, flat = self._before_pooling(trace), trace.pooled2.flatten(2)
-        sums = flat.new_empty(self.models, flat.shape[-1], dtype=slope.dtype)
+        sums = slope.new_empty(self.models, flat.shape[-1])
         kernels.dense_backward(flat, back1, *self._trained(LARGEST), spread, sums, trace.which2)
         kernels.column_sums(sums.view(self.models, -1, spread.shape[-1]), slopes["conv2.bias"])
         return spread
