@@ -366,7 +366,7 @@ TILES = {
     "first_grad": {"BP": 64, "SPLITS": 4, "num_warps": 4, "num_stages": 2},
     "forward": {"BLOCK_M": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 4},
     "weight": {"BLOCK_KK": 128, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
-    "input": {"XG": 4, "YG": 1, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
+    "input": {"XG": 2, "YG": 2, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
 }  # the fastest of some on an H200
 
 

@@ -222,8 +222,9 @@ def power(n, least=16):
 # The fastest of some on an H200: of dense_relu for the rows of a step and for more, and of dense_backward.
 STEP = {"BJ": 128, "BK": 128, "num_warps": 8, "num_stages": 3}
 MANY = {"BJ": 64, "BK": 64, "num_warps": 4, "num_stages": 4}
-TILES = {"BI": 64, "BJ": 64, "AHEAD": 2, "num_warps": 4}
-NARROW = {"BJ": 32}  # instead, where fewer than 128 outputs would leave most of a last tile empty
+TILES = {"BI": 64, "BJ": 64, "AHEAD": 3, "num_warps": 4}
+NARROW = {"BI": 16, "BJ": 32}  # instead, where fewer than 128 outputs would leave most of a last tile empty
+CROWDED = {"AHEAD": 2}  # instead, for more rows than 32, which take the registers
 
 
 def dense_relu(x, w, bias, **tiles):
@@ -286,7 +287,7 @@ def dense_backward(x, d, high, low, m, v, rate, back, sums, which=None, **tiles)
     k, rows, n_in = x.shape
     n_out, names = d.shape[-1], ("PW", "OH", "OW", "N")
     where = (1, 1, 1, 1) if which is None else (which.shape[3], *back.shape[2:])
-    tiles = {**TILES, **(NARROW if n_out < 128 else {}), **tiles}
+    tiles = {**TILES, **(NARROW if n_out < 128 else {}), **(CROWDED if rows > 32 else {}), **tiles}
     _dense_backward[(triton.cdiv(n_in, tiles["BI"]), k)](
         x, d, high, low, m, v, which, back, sums, rate, ROWS=rows, N_IN=n_in, N_OUT=n_out,
         **dict(zip(names, where, strict=True)), R=power(rows), **KERAS_ADAM, POOLED=which is not None, **tiles,
