@@ -270,7 +270,12 @@ def test_a_table_of_the_paper_tells_its_trials_and_error_bands():
     table = cold_accuracy_table(ADULT, RAW, TABLE1, METHODS)
     # As in test_error_bands_average_over_settings: 1.25 points of error, 1.5 of churn.
     assert table.notes == ["2 trials. Standard errors, averaged over settings: error 1.25, churn 1.50 points."]
-    assert cold_accuracy_table(ADULT[::2], RAW, TABLE1, METHODS).notes == []  # one trial has no error
+    assert cold_accuracy_table(ADULT[::2], RAW, TABLE1, METHODS).notes == ["1 trial."]  # which has no error
+    single = [row | {"dataset": "bank"} for row in ADULT[::2]]
+    assert cold_accuracy_table([*ADULT, *single], RAW, TABLE1, METHODS).notes == [
+        "1 to 2 trials. Standard errors, averaged over settings, where there are two trials: "
+        "error 1.25, churn 1.50 points."
+    ]
 
 
 def test_fewer_validation_rows_are_told_where_there_are_no_more():

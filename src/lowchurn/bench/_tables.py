@@ -397,12 +397,14 @@ def _paper_notes(found: Averages, table: PaperTable) -> list[str]:
     for rows in sorted(fewer):
         some = dict.fromkeys(place[0] for place in places if place[3] == rows)
         notes.append(f"Stopped on {rows} validation rows instead of {table.validation[0]}: {', '.join(some)}.")
+    counts = [most for place in places if (most := max(a.trials for a in found[place].values()))]
     bands = [cells for place in places if (cells := _bands(found[place]))[0].value is not None]
+    trials = [f"{_span(counts, '{:g}')} trial{'s' * (max(counts) > 1)}."] if counts else []
     if bands:
-        trials = _span([cells[0].trials for cells in bands], "{:g}")
         error, churn = (_span([cells[k].value or 0.0 for cells in bands], "{:.2f}") for k in range(2))
-        notes.append(f"{trials} trials. Standard errors, averaged over settings: error {error}, churn {churn} points.")
-    return notes
+        words = "averaged over settings" + (", where there are two trials" if len(bands) < len(counts) else "")
+        trials += [f"Standard errors, {words}: error {error}, churn {churn} points."]
+    return [*notes, " ".join(trials)] if trials else notes
 
 
 def _span(values: Sequence[float], form: str) -> str:
