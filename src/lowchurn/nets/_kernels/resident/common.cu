@@ -126,7 +126,45 @@ struct Feeder {
         }
         if (THREAD < ROWS) x[THREAD][D] = row[step % 2][0][THREAD] >= 0 ? 1.0f : 0.0f;
     }
+
+    // The rows of the first step, into what other threads have filled with zeros.
+    METHOD void begin(float (*x)[XS]) {
+        find(0);
+        BLOCK_BARRIER();
+        fetch(0);
+        BLOCK_BARRIER();  // zeros are there before the features
+        keep(0, x);
+        find(1);
+        CLUSTER_BARRIER();
+    }
 };
+
+// A warp's tiles of weights and moments, of which every lane has one slot: zeros where there is no unit or column.
+// for_state(visit) calls visit(tile, k, i, at) for each number i of a slot that lies in the packed parameters.
+template <class Shared, class ForState>
+DEVICE void load_state(Shared &shared, const Given &of, int warp, int slot, int columns, ForState for_state) {
+    const Quad nothing = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (int tile = 0; tile < MT; tile++)
+        for (int k = 0; k < columns; k++) {
+            shared.weight[warp][tile][k][slot] = nothing;
+            shared.first[warp][tile][k][slot] = nothing;
+            shared.second[warp][tile][k][slot] = nothing;
+        }
+    for_state([&](int tile, int k, int i, int at) {
+        element(shared.weight[warp][tile][k][slot], i) = of.params[at];
+        element(shared.first[warp][tile][k][slot], i) = of.m[at];
+        element(shared.second[warp][tile][k][slot], i) = of.v[at];
+    });
+}
+
+template <class Shared, class ForState>
+DEVICE void store_state(Shared &shared, const Given &of, int warp, int slot, ForState for_state) {
+    for_state([&](int tile, int k, int i, int at) {
+        of.params[at] = element(shared.weight[warp][tile][k][slot], i);
+        of.m[at] = element(shared.first[warp][tile][k][slot], i);
+        of.v[at] = element(shared.second[warp][tile][k][slot], i);
+    });
+}
 
 // The features of a batch as factors: of row 8 r + g (a right factor), columns 2 t and 2 t + 1 of 8.
 struct Factors { float high[KT][4][2], low[KT][4][2]; };

@@ -90,18 +90,7 @@ KERNEL void train(Given of) {
                     if (unit < H && column < D + 1) visit(tile, k, i, column * H + unit);
                 }
     };
-    const Quad nothing = {0.0f, 0.0f, 0.0f, 0.0f};
-    for (int tile = 0; tile < MT; tile++)
-        for (int k = 0; k < KT; k++) {
-            shared.weight[warp][tile][k][lane] = nothing;
-            shared.first[warp][tile][k][lane] = nothing;
-            shared.second[warp][tile][k][lane] = nothing;
-        }
-    for_state([&](int tile, int k, int i, int at) {
-        element(shared.weight[warp][tile][k][lane], i) = of.params[at];
-        element(shared.first[warp][tile][k][lane], i) = of.m[at];
-        element(shared.second[warp][tile][k][lane], i) = of.v[at];
-    });
+    load_state(shared, of, warp, lane, KT, for_state);
     for (int i = thread; i < C * UNITS; i += THREADS) {
         const int c = i / UNITS, unit = i % UNITS, at = (D + 1 + c) * H + base + unit;
         const bool there = base + unit < H;
@@ -120,13 +109,7 @@ KERNEL void train(Given of) {
 
     Feeder feeder = {of, shared.row, {}};
     const int steps = feeder.steps();
-    feeder.find(0);
-    BLOCK_BARRIER();
-    feeder.fetch(0);
-    BLOCK_BARRIER();  // zeros are there before the features
-    feeder.keep(0, shared.x[0]);
-    feeder.find(1);
-    CLUSTER_BARRIER();
+    feeder.begin(shared.x[0]);
 
     for (int step = 0; step < steps; step++) {
         const float(*x)[XS] = shared.x[step % 3];
@@ -277,11 +260,7 @@ KERNEL void train(Given of) {
     }
 
     CLUSTER_BARRIER();  // no block ends while others may still write into it
-    for_state([&](int tile, int k, int i, int at) {
-        of.params[at] = element(shared.weight[warp][tile][k][lane], i);
-        of.m[at] = element(shared.first[warp][tile][k][lane], i);
-        of.v[at] = element(shared.second[warp][tile][k][lane], i);
-    });
+    store_state(shared, of, warp, lane, for_state);
     for (int i = thread; i < C * UNITS; i += THREADS) {
         const int c = i / UNITS, unit = i % UNITS, at = (D + 1 + c) * H + base + unit;
         if (base + unit < H) {

@@ -84,18 +84,7 @@ KERNEL void train(Given of) {
                     if (unit < H && column < columns) visit(tile, k, i, ((k < KT ? 0 : D + 1) + column) * H + unit);
                 }
     };
-    const Quad nothing = {0.0f, 0.0f, 0.0f, 0.0f};
-    for (int tile = 0; tile < MT; tile++)
-        for (int k = 0; k < KT + CT; k++) {
-            shared.weight[warp][tile][k][slot] = nothing;
-            shared.first[warp][tile][k][slot] = nothing;
-            shared.second[warp][tile][k][slot] = nothing;
-        }
-    for_state([&](int tile, int k, int i, int at) {
-        element(shared.weight[warp][tile][k][slot], i) = of.params[at];
-        element(shared.first[warp][tile][k][slot], i) = of.m[at];
-        element(shared.second[warp][tile][k][slot], i) = of.v[at];
-    });
+    load_state(shared, of, warp, slot, KT + CT, for_state);
     if (has_bias) {
         const long long at = (given + net) * C + lane;
         shared.bias[0][lane] = is_class ? of.bias[at] : 0.0f;
@@ -106,13 +95,7 @@ KERNEL void train(Given of) {
 
     Feeder feeder = {of, shared.row, {}};
     const int steps = feeder.steps();
-    feeder.find(0);
-    BLOCK_BARRIER();
-    feeder.fetch(0);
-    BLOCK_BARRIER();  // zeros are there before the features
-    feeder.keep(0, shared.x[0]);
-    feeder.find(1);
-    CLUSTER_BARRIER();
+    feeder.begin(shared.x[0]);
 
     for (int step = 0; step < steps; step++) {
         const float(*x)[XS] = shared.x[step % 2];
@@ -272,11 +255,7 @@ KERNEL void train(Given of) {
     }
 
     CLUSTER_BARRIER();  // no block ends while others may still write into it
-    for_state([&](int tile, int k, int i, int at) {
-        of.params[at] = element(shared.weight[warp][tile][k][slot], i);
-        of.m[at] = element(shared.first[warp][tile][k][slot], i);
-        of.v[at] = element(shared.second[warp][tile][k][slot], i);
-    });
+    store_state(shared, of, warp, slot, for_state);
     if (has_bias && is_class) {
         const long long at = (given + net) * C + lane;
         of.bias[at] = shared.bias[0][lane];
