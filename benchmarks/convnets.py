@@ -65,21 +65,12 @@ TRIED: dict[str, tuple[tuple[str, ...], list[tuple]]] = {
         ("BR", "BJ", "BK", "num_warps", "num_stages"),
         [(32, 64, 64, 4, 4), (32, 128, 64, 4, 4), (32, 64, 128, 4, 4), (32, 64, 64, 4, 6), (32, 32, 128, 4, 4)],
     ),
-    "inner": (
-        ("BI", "BJ", "AHEAD", "num_warps"),
-        [(64, 32, 3, 4), (64, 64, 2, 4), (16, 32, 2, 4), (16, 64, 2, 4), (16, 128, 1, 4), (16, 128, 1, 8)],
-    ),
-    # What bounds this kernel is how many bytes are on their way: multiprocessors have room for 65536 registers, so
-    # with 128 of each thread for four programs of four warps. Tiles with BI 32 or more than 64 x 128 numbers spill.
+    # Both read the blocks of ``_convnet_gpu.BLOCKS``. What bounds them is how many bytes are on their way: with 128
+    # registers of each thread, a multiprocessor has room for four programs of four warps.
+    "inner": (("AHEAD", "num_warps"), [(2, 4), (3, 2), (1, 4)]),
     "largest": (
-        ("BI", "BJ", "AHEAD", "num_warps", "maxnreg"),
-        [
-            *((64, 64, 2, 4, None), (64, 64, 1, 4, None), (64, 64, 2, 8, 128), (64, 64, 3, 8, 128)),
-            *((64, 128, 1, 8, None), (64, 128, 2, 8, None), (128, 64, 2, 8, None), (64, 32, 2, 4, 128)),
-            *((64, 32, 3, 4, 128), (16, 128, 1, 4, None), (16, 128, 2, 4, None), (16, 128, 3, 4, None)),
-            *((16, 128, 2, 8, None), (16, 256, 2, 4, None), (16, 256, 2, 8, 128), (16, 512, 1, 8, None)),
-            *((32, 128, 2, 4, None), (32, 128, 2, 8, None)),
-        ],
+        ("AHEAD", "num_warps", "maxnreg"),
+        [(2, 4, None), (4, 4, None), (1, 4, None), (2, 8, 128), (3, 8, 128), (1, 8, 128), (2, 4, 160), (1, 4, 128)],
     ),
 }
 

@@ -10,7 +10,7 @@ import torch
 from lowchurn.nets._initial_weights import fresh_state
 from lowchurn.nets._stacks import Batches, Settings
 from lowchurn.nets._stacks._convnet import ConvnetStack, relu_pool, unpool
-from lowchurn.nets._stacks._convnet_gpu import HALVED, GpuConvnetStack, join, split
+from lowchurn.nets._stacks._convnet_gpu import HALVED, GpuConvnetStack, in_blocks, join, out_of_blocks, split
 from lowchurn.nets._stacks._stack import BETA1, BETA2, EPSILON
 from lowchurn.nets.networks import convnet
 
@@ -70,10 +70,10 @@ def first_moments(stack):
     first, _ = stack.moments
     if isinstance(stack, ConvnetStack):
         return stack.layout.views(first["flat"])
-    return stack.layout.views(first["rest"]) | {name: first[name].float() for name in HALVED}
+    return stack.layout.views(first["rest"]) | {name: stack.whole(name, first[name]).float() for name in HALVED}
 
 
-def dense_errors(rows, inputs, outputs, *, device, low, models=2, **tiles):
+def dense_errors(rows, inputs, outputs, block, *, device, low, models=2, **tiles):
     """Relative errors of what one step of a dense layer in halves changes and returns, with products in ``low``.
 
     Inputs are a number, or height, width and channels of what a pooling made them of.
@@ -95,9 +95,11 @@ def dense_errors(rows, inputs, outputs, *, device, low, models=2, **tiles):
         x = draw(rows, inputs).relu().to(low)
     d = (draw(rows, outputs) / 30).to(low)
     weight, first, second = draw(inputs, outputs), draw(inputs, outputs) / 30, draw(inputs, outputs).square() / 900
-    high, small = split(weight)
+    state = [in_blocks(value, *block) for value in (weight, first, second)]
+    high, small = split(state[0])
     exact = _adam(weight.double(), first.double(), second.double(), x.double().mT @ d.double())
-    back = (d.double() @ high.double().mT) * (x > 0)
+    upper = out_of_blocks(high, inputs, outputs)
+    back = (d.double() @ upper.double().mT) * (x > 0)
     expected_sums = back.sum(1)
     got, sums = torch.empty_like(x), x.new_empty(models, inputs, dtype=torch.float32)
     if before is not None:
@@ -105,13 +107,14 @@ def dense_errors(rows, inputs, outputs, *, device, low, models=2, **tiles):
         got = torch.zeros_like(before, dtype=low)
     rate = torch.full((), RATE, device=device)
     start = weight.double()
-    dense_gpu.dense_backward(x, d, high, small, first, second, rate, got, sums, which, **tiles)
+    dense_gpu.dense_backward(x, d, high, small, *state[1:], rate, got, sums, which, **tiles)
+    after = [out_of_blocks(value, inputs, outputs) for value in (join(high, small), *state[1:])]
     return {
         "back": _error(got, back),
         "sums": _error(sums, expected_sums),
-        "weight": _error(join(high, small) - start, exact[0] - start),
-        "first": _error(first, exact[1]),
-        "second": _error(second, exact[2]),
+        "weight": _error(after[0] - start, exact[0] - start),
+        "first": _error(after[1], exact[1]),
+        "second": _error(after[2], exact[2]),
     }
 
 
@@ -132,7 +135,14 @@ CASES = [
     {"size": 1, "shape": (16, 14, 2), "mixed": False, "rows": 3},
     {"size": 2, "shape": (12, 19, 1), "mixed": True, "rows": 8},
 ]
-DENSE = [(8, 40, 84), (5, 70, 20), (20, 64, 150), (8, (4, 6, 24), 40), (7, (5, 7, 48), 130)]  # rows, inputs, outputs
+# Rows, inputs, outputs, and the block: of one or several, whole or with zeros behind the last.
+DENSE = [
+    (8, 40, 84, (16, 32)),
+    (5, 70, 20, (16, 32)),
+    (20, 64, 150, (64, 64)),
+    (8, (4, 6, 24), 40, (16, 32)),
+    (7, (5, 7, 48), 130, (64, 64)),
+]
 
 if __name__ == "__main__":
     # Not rounded to 16 bits: the interpreter cannot multiply bfloat16.

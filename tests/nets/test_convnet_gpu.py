@@ -7,7 +7,16 @@ import torch
 from lowchurn.nets._initial_weights import fresh_state
 from lowchurn.nets._stacks import Settings
 from lowchurn.nets._stacks._convnet import im2col
-from lowchurn.nets._stacks._convnet_gpu import HALVED, GpuConvnetStack, Images, join, padded, split
+from lowchurn.nets._stacks._convnet_gpu import (
+    HALVED,
+    GpuConvnetStack,
+    Images,
+    in_blocks,
+    join,
+    out_of_blocks,
+    padded,
+    split,
+)
 from lowchurn.nets.networks import convnet
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), 1e-40, -1e-45, 3.4e38, -3.4e38, 1 + 2**-8, 1 + 3 * 2**-8]
@@ -28,6 +37,16 @@ def test_the_upper_half_is_the_nearest_in_bfloat16():
     weights = torch.randn(100_000, generator=torch.Generator().manual_seed(0))
     error = (split(weights)[0].float() - weights).abs()
     assert torch.equal(error, (weights.bfloat16().float() - weights).abs())
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 128), (70, 84), (1, 1)])
+def test_weights_come_out_of_blocks_as_they_went_in(inputs, outputs):
+    weight = torch.randn(3, inputs, outputs, generator=torch.Generator().manual_seed(0))
+    blocks = in_blocks(weight, 16, 32)
+    assert blocks.shape == (3, -(-inputs // 16), -(-outputs // 32), 16, 32)
+    assert torch.equal(blocks[1, 0, 0, 0, 0], weight[1, 0, 0])
+    assert torch.equal(out_of_blocks(blocks, inputs, outputs), weight)
+    assert blocks.count_nonzero() == weight.count_nonzero()  # zeros behind the last
 
 
 @pytest.mark.parametrize("shape", [(12, 12, 1), (13, 15, 3), (14, 12, 4)])
@@ -62,8 +81,8 @@ def test_a_stack_in_halves_keeps_the_models_that_stay():
         assert torch.equal(stack.params[name], value), name
     for moment, number in zip(stack.moments, (1, 2), strict=True):
         for name in HALVED:
-            assert moment[name].shape == params[name].shape
-            moment[name] += number * torch.arange(5).view(-1, 1, 1)
+            assert stack.whole(name, moment[name]).shape == params[name].shape
+            moment[name] += number * torch.arange(5).view(-1, 1, 1, 1, 1)
         for view in stack.layout.views(moment["rest"]).values():
             view += number * torch.arange(5).view(-1, *[1] * (view.ndim - 1))
     index = torch.tensor([0, 3, 4])
@@ -76,5 +95,6 @@ def test_a_stack_in_halves_keeps_the_models_that_stay():
     for name, value in low.items():
         assert torch.equal(value, params[name][index].bfloat16()), name
     for moment, number in zip(stack.moments, (1, 2), strict=True):
-        for name, value in (stack.layout.views(moment["rest"]) | {name: moment[name] for name in HALVED}).items():
+        halved = {name: stack.whole(name, moment[name]) for name in HALVED}
+        for name, value in (stack.layout.views(moment["rest"]) | halved).items():
             assert torch.equal(value.flatten(1)[:, 0].float(), number * index.float()), name

@@ -2,7 +2,8 @@
 
 With 32 rows a step, a large dense layer is bound by the memory of its weights and moments: these kernels read and write
 each of them once. Its weights are kept as two halves of 16 bits: the upper one is the weight in bfloat16, which the products
-read, and both together are the weight in float32, exactly.
+read, and both together are the weight in float32, exactly. Halves and moments lie in blocks, (K, blocks of inputs, blocks of
+outputs, BI, BJ), with zeros behind the last input and output: what a program reads and writes at a time is one run of memory.
 """
 
 import torch
@@ -15,9 +16,23 @@ KERAS_ADAM = {"B1": BETA1, "B2": BETA2, "EPS": EPSILON}
 
 
 @triton.jit
+def _in_blocks(i, j, N_OUT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr):
+    """Where the weights of inputs i and outputs j lie."""
+    ACROSS: tl.constexpr = (N_OUT + BJ - 1) // BJ
+    down = i // BI * (ACROSS * BI * BJ) + i % BI * BJ
+    return down[:, None] + (j // BJ * (BI * BJ) + j % BJ)[None, :]
+
+
+@triton.jit
+def _block_numbers(N_IN: tl.constexpr, N_OUT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr):
+    """The numbers of one model, with the zeros."""
+    return (N_IN + BI - 1) // BI * BI * ((N_OUT + BJ - 1) // BJ * BJ)
+
+
+@triton.jit
 def _dense_relu(
-    x_ptr, w_ptr, bias_ptr, out_ptr, rows, N_IN: tl.constexpr, N_OUT: tl.constexpr, BR: tl.constexpr, BJ: tl.constexpr,
-    BK: tl.constexpr,
+    x_ptr, w_ptr, bias_ptr, out_ptr, rows, N_IN: tl.constexpr, N_OUT: tl.constexpr, TI: tl.constexpr, TJ: tl.constexpr,
+    BR: tl.constexpr, BJ: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """relu(x W + bias) of one tile of one model."""
     model = tl.program_id(1).to(tl.int64)
@@ -25,14 +40,13 @@ def _dense_relu(
     j = (tl.program_id(0) % PARTS) * BJ + tl.arange(0, BJ)
     r = (tl.program_id(0) // PARTS) * BR + tl.arange(0, BR)
     x_base = x_ptr + model * N_IN * rows
-    w_base = w_ptr + model * (N_IN * N_OUT)
+    w_base = w_ptr + model * _block_numbers(N_IN, N_OUT, TI, TJ)
     acc = tl.zeros((BR, BJ), tl.float32)
     for k0 in range(0, N_IN, BK):
         k = k0 + tl.arange(0, BK)
         x = tl.load(x_base + r[:, None] * N_IN + k[None, :], mask=(r < rows)[:, None] & (k < N_IN)[None, :], other=0.0)
-        w = tl.load(
-            w_base + k[:, None] * N_OUT + j[None, :], mask=(k < N_IN)[:, None] & (j < N_OUT)[None, :], other=0.0
-        )
+        w_ok = (k < N_IN)[:, None] & (j < N_OUT)[None, :]
+        w = tl.load(w_base + _in_blocks(k, j, N_OUT, TI, TJ), mask=w_ok, other=0.0)
         acc = tl.dot(x, w.to(x.dtype), acc)
     bias = tl.load(bias_ptr + model * N_OUT + j, mask=j < N_OUT, other=0.0).to(tl.float32)
     out = tl.maximum(acc + bias[None, :], 0.0).to(out_ptr.dtype.element_ty)
@@ -43,7 +57,8 @@ def _dense_relu(
 @triton.jit
 def _head(
     x_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr, hidden_ptr, logits_ptr, rows, N_IN: tl.constexpr, N_HIDDEN: tl.constexpr,
-    M: tl.constexpr, BR: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr,
+    M: tl.constexpr, TI: tl.constexpr, TJ: tl.constexpr, BR: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr,
 ):  # fmt: skip
     """Two dense layers with a relu between them: the first in bfloat16, the second in float32."""
     model = tl.program_id(1).to(tl.int64)
@@ -54,8 +69,9 @@ def _head(
         k = k0 + tl.arange(0, BK)
         x_at = model * N_IN * rows + r[:, None] * N_IN + k[None, :]
         x = tl.load(x_ptr + x_at, mask=(r < rows)[:, None] & (k < N_IN)[None, :], other=0.0)
-        w_at = model * (N_IN * N_HIDDEN) + k[:, None] * N_HIDDEN + h[None, :]
-        w = tl.load(w2_ptr + w_at, mask=(k < N_IN)[:, None] & (h < N_HIDDEN)[None, :], other=0.0)
+        w_at = model * _block_numbers(N_IN, N_HIDDEN, TI, TJ) + _in_blocks(k, h, N_HIDDEN, TI, TJ)
+        w_ok = (k < N_IN)[:, None] & (h < (N_HIDDEN + TJ - 1) // TJ * TJ)[None, :]  # with the zeros, for wide reads
+        w = tl.load(w2_ptr + w_at, mask=w_ok, other=0.0)
         acc = tl.dot(x, w.to(x.dtype), acc)
     bias = tl.load(b2_ptr + model * N_HIDDEN + h, mask=h < N_HIDDEN, other=0.0).to(tl.float32)
     hidden = tl.maximum(acc + bias[None, :], 0.0).to(hidden_ptr.dtype.element_ty)
@@ -179,24 +195,26 @@ def _dense_backward(
     xt = tl.trans(tl.load(x_ptr + x_at, mask=r_ok[:, None] & i_ok[None, :], other=0.0))
     rate = tl.load(rate_ptr)
     back = tl.zeros((BI, R), tl.float32)
-    for j0 in tl.range(0, N_OUT, BJ, num_stages=AHEAD):
-        j = j0 + tl.arange(0, BJ)
+    ACROSS: tl.constexpr = (N_OUT + BJ - 1) // BJ
+    first = model * _block_numbers(N_IN, N_OUT, BI, BJ) + tl.program_id(0) * (ACROSS * BI * BJ)
+    inside = tl.arange(0, BI)[:, None] * BJ + tl.arange(0, BJ)[None, :]
+    for block in tl.range(0, ACROSS, num_stages=AHEAD):
+        j = block * BJ + tl.arange(0, BJ)
         d_at = d_ptr + model * (ROWS * N_OUT) + r[:, None] * N_OUT + j[None, :]
-        at = model * (N_IN * N_OUT) + i[:, None] * N_OUT + j[None, :]
-        keep = i_ok[:, None] & (j < N_OUT)[None, :]
+        at = first + block * (BI * BJ) + inside
         d = tl.load(d_at, mask=r_ok[:, None] & (j < N_OUT)[None, :], other=0.0)
-        high = tl.load(high_ptr + at, mask=keep, other=0.0)
-        low = tl.load(low_ptr + at, mask=keep, other=0)
-        m = tl.load(m_ptr + at, mask=keep, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + at, mask=keep, other=0.0)
+        high = tl.load(high_ptr + at)
+        low = tl.load(low_ptr + at)
+        m = tl.load(m_ptr + at).to(tl.float32)
+        v = tl.load(v_ptr + at)
         g = tl.dot(xt, d)
         back = tl.dot(high.to(d.dtype), tl.trans(d), back)
         w, m, v = _keras_adam(_join(high, low), m, v, g, rate, B1, B2, EPS)
         new_high, new_low = _split(w)
-        tl.store(high_ptr + at, new_high, mask=keep)
-        tl.store(low_ptr + at, new_low, mask=keep)
-        tl.store(m_ptr + at, m.to(m_ptr.dtype.element_ty), mask=keep)
-        tl.store(v_ptr + at, v, mask=keep)
+        tl.store(high_ptr + at, new_high)  # zeros behind the last input and output stay zeros
+        tl.store(low_ptr + at, new_low)
+        tl.store(m_ptr + at, m.to(m_ptr.dtype.element_ty))
+        tl.store(v_ptr + at, v)
     back_at = model * (ROWS * N_IN) + r[None, :] * N_IN + i[:, None]
     back_ok = i_ok[:, None] & r_ok[None, :]
     if POOLED:
@@ -222,30 +240,29 @@ def power(n, least=16):
 # The fastest of some on an H200: of dense_relu for the rows of a step and for more, and of dense_backward.
 STEP = {"BJ": 128, "BK": 128, "num_warps": 8, "num_stages": 3}
 MANY = {"BJ": 64, "BK": 64, "num_warps": 4, "num_stages": 4}
-TILES = {"BI": 64, "BJ": 64, "AHEAD": 3, "num_warps": 4}
-NARROW = {"BI": 16, "BJ": 32}  # instead, where fewer than 128 outputs would leave most of a last tile empty
+TILES = {"AHEAD": 3, "num_warps": 4}
 CROWDED = {"AHEAD": 2}  # instead, for more rows than 32, which take the registers
 
 
 def dense_relu(x, w, bias, **tiles):
-    """relu(x w + bias) of x (K, B, n_in) and w (K, n_in, n_out)."""
+    """relu(x w + bias) of x (K, B, n_in) and w in blocks."""
     k, rows, n_in = x.shape
-    n_out = w.shape[-1]
+    n_out = bias.shape[-1]
     tiles = {"BR": min(128, power(rows)), **(STEP if rows <= 32 else MANY), **tiles}
     out = x.new_empty(k, rows, n_out)
     grid = (triton.cdiv(n_out, tiles["BJ"]) * triton.cdiv(rows, tiles["BR"]), k)
-    _dense_relu[grid](x, w, bias, out, rows, N_IN=n_in, N_OUT=n_out, **tiles)
+    _dense_relu[grid](x, w, bias, out, rows, N_IN=n_in, N_OUT=n_out, TI=w.shape[3], TJ=w.shape[4], **tiles)
     return out
 
 
 def head(x, w2, b2, w3, b3):
-    """relu(x w2 + b2) in bfloat16 and the logits behind it, in float32."""
+    """relu(x w2 + b2) in bfloat16 and the logits behind it, in float32; w2 is in blocks."""
     k, rows, n_in = x.shape
     n_hidden, m = w3.shape[1:]
     hidden, logits = x.new_empty(k, rows, n_hidden), w3.new_empty(k, rows, m)
     _head[(triton.cdiv(rows, 32), k)](
-        x, w2, b2, w3, b3, hidden, logits, rows, N_IN=n_in, N_HIDDEN=n_hidden, M=m, BR=32, BH=power(n_hidden), BK=64,
-        BM=16, num_warps=4, num_stages=3,
+        x, w2, b2, w3, b3, hidden, logits, rows, N_IN=n_in, N_HIDDEN=n_hidden, M=m, TI=w2.shape[3], TJ=w2.shape[4],
+        BR=32, BH=power(n_hidden), BK=64, BM=16, num_warps=4, num_stages=3,
     )  # fmt: skip
     return hidden, logits
 
@@ -278,7 +295,7 @@ def adam(w, m, v, g, *, rate, copy):
 
 
 def dense_backward(x, d, high, low, m, v, rate, back, sums, which=None, **tiles):
-    """One Adam step of a dense layer (K, n_in, n_out) from its inputs x and the gradient d at its outputs.
+    """One Adam step of a dense layer, in blocks, from its inputs x (K, B, n_in) and the gradient d at its outputs.
 
     ``back`` receives the gradient before the relu of the inputs, which is taken with the weights before the step, and
     ``sums`` (K, n_in) its sums over rows. Where the record ``which`` (K, B, PH, PW, N) of a pooling is there, the inputs
@@ -287,8 +304,9 @@ def dense_backward(x, d, high, low, m, v, rate, back, sums, which=None, **tiles)
     k, rows, n_in = x.shape
     n_out, names = d.shape[-1], ("PW", "OH", "OW", "N")
     where = (1, 1, 1, 1) if which is None else (which.shape[3], *back.shape[2:])
-    tiles = {**TILES, **(NARROW if n_out < 128 else {}), **(CROWDED if rows > 32 else {}), **tiles}
-    _dense_backward[(triton.cdiv(n_in, tiles["BI"]), k)](
-        x, d, high, low, m, v, which, back, sums, rate, ROWS=rows, N_IN=n_in, N_OUT=n_out,
-        **dict(zip(names, where, strict=True)), R=power(rows), **KERAS_ADAM, POOLED=which is not None, **tiles,
+    tiles = {**TILES, **(CROWDED if rows > 32 else {}), **tiles}
+    _dense_backward[(high.shape[1], k)](
+        x, d, high, low, m, v, which, back, sums, rate, ROWS=rows, N_IN=n_in, N_OUT=n_out, BI=high.shape[3],
+        BJ=high.shape[4], **dict(zip(names, where, strict=True)), R=power(rows), **KERAS_ADAM, POOLED=which is not None,
+        **tiles,
     )  # fmt: skip
