@@ -5,20 +5,17 @@
     lowchurn bench import OUT/table2.tar --store STORE                    # where pyarrow is
 
 Plans and their parts are in `lowchurn.bench._plans`. Rows that OUT/PLAN.tar contains already are not made again (to
-read them takes msgspec). Kernels are compiled beforehand by several processes at once (``--warm-up``), which Triton
-keeps on disk; the timings leave that out and say so. Those of NVRTC take half a second each and are in the timings.
+read them takes msgspec; ``keep_rows.py --pack`` writes it from rows that are kept). Kernels are compiled beforehand by
+several processes at once (``--warm-up``) and kept on disk; the timings leave that out and say so.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-import tarfile
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -27,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 from lowchurn._files import write_file
 from lowchurn.bench._plans import PLANS, Part, choose_parts, works
 from lowchurn.bench._run import code_version, run
-from lowchurn.bench._store import Store, copy_rows, opened_store
+from lowchurn.bench._store import Store, copy_rows, opened_store, pack_store
 
 
 def main() -> None:
@@ -96,14 +93,9 @@ def run_parts(store: Store, parts: list[Part], chosen: argparse.Namespace, took:
 
 
 def save(store: Store, chosen: argparse.Namespace, took: dict, counts: dict) -> None:
-    segments = sorted(store.segments.glob("[0-9]*"))
-    if not segments:
+    if not any(store.segments.glob("[0-9]*")):
         return
-    beside = chosen.out / f".{chosen.plan}-{threading.get_ident()}"
-    with tarfile.open(beside, "w") as tar:
-        for path in segments:
-            tar.add(path, f"segments/{path.name}")
-    os.replace(beside, chosen.out / f"{chosen.plan}.tar")
+    pack_store(store, chosen.out / f"{chosen.plan}.tar")
     facts = {"plan": chosen.plan, "trials": chosen.trials, "seconds": took, "rows": counts, "version": code_version()}
     write_file(chosen.out / f"{chosen.plan}.timings.json", json.dumps(facts, indent=2) + "\n")
 

@@ -16,7 +16,7 @@ from lowchurn.bench import _plans
 from lowchurn.bench._paper import TABLES
 from lowchurn.bench._past_paper import by_network, dial_table, dial_variants
 from lowchurn.bench._report import all_tables
-from lowchurn.bench._store import Store, copy_rows
+from lowchurn.bench._store import Store, copy_rows, opened_store
 from lowchurn.bench._tables import METHODS, averages, choose, cold_accuracy_table, of_variant, trials_of, variants
 from tests.bench.test_tables import BASE, parameters
 
@@ -122,6 +122,17 @@ def test_rows_are_kept_in_the_store_that_is_named(keep_rows, tmp_path, monkeypat
     keep_rows.main()
     assert len(Store(tmp_path / "kept").rows()) == 6
     assert sorted(Store(keep_rows.ROWS).segments.iterdir()) == before
+
+
+def test_rows_that_are_kept_are_packed_for_a_machine_without_pyarrow(keep_rows, tmp_path, monkeypatch):
+    kept = Store(tmp_path / "kept")
+    kept.append([*rows_of("kmnist", "convnet-4"), *rows_of("imdb", "transformer-1")])
+    assert keep_rows.pack(kept, tmp_path / "table2.tar", ["kmnist"], []) == 6
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with opened_store(tmp_path / "table2.tar") as packed:
+        assert {row["dataset"] for row in packed.rows()} == {"kmnist"}
+        assert all(row in kept._found.values() for row in packed.rows())
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["table2.tar"]
 
 
 def _in_words(tables):

@@ -218,13 +218,15 @@ def _check_number(name: str, value: float) -> None:
         raise ValueError(f"store: {name} must be {rule}, got {value}.")
 
 
-def encode(rows: list[Row]) -> tuple[bytes, str]:
-    """Rows as the bytes of a file, and its ending."""
+def encode(rows: list[Row], plain: bool = False) -> tuple[bytes, str]:
+    """Rows as the bytes of a file, and its ending; ``plain`` files need no pyarrow to be read."""
     rows = [row | {"parameters": json.dumps(row["parameters"])} for row in rows]
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
+        plain = True
+    if plain:
         return gzip.compress(_as_json(rows).encode(), mtime=0), "json.gz"
     kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), dict: pa.string()}
     schema = pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()], {_FORMAT_NAME: str(FORMAT)})

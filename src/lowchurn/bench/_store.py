@@ -50,6 +50,8 @@ class Store:
     ----------
     folder : path
         Made at the first append.
+    plain : bool, default False
+        Write files that need no pyarrow to be read, as where it is not installed.
 
     Examples
     --------
@@ -60,8 +62,8 @@ class Store:
     (0, [])
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, *, plain: bool = False) -> None:
+        self.folder, self.plain = Path(folder), plain
         self.segments = self.folder / "segments"
         self._lock = threading.RLock()
         self._found: dict[tuple, Row] = {}
@@ -163,7 +165,7 @@ class Store:
                 )
 
     def _write(self, rows: dict[tuple, Row]) -> None:
-        content, ending = encode(list(rows.values()))
+        content, ending = encode(list(rows.values()), self.plain)
         number = max((int(path.name.partition("-")[0]) for path in self._files()), default=0) + 1
         path = self.segments / f"{number:06d}-{hashlib.sha256(content).hexdigest()[:16]}.{ending}"
         try:
@@ -223,6 +225,15 @@ def opened_store(source: Path) -> Iterator[Store]:
         if not (place / "segments").is_dir():
             raise ValueError(f"bench import: {source} is not a store: it has no folder named segments.")
         yield Store(place)
+
+
+def pack_store(store: Store, path: Path) -> None:
+    """Write a store as a tar file, whole or not at all; other threads may add rows and pack it meanwhile."""
+    beside = path.with_name(f".{path.stem}-{threading.get_ident()}")
+    with tarfile.open(beside, "w") as tar:
+        for segment in sorted(store.segments.glob("[0-9]*")):
+            tar.add(segment, f"segments/{segment.name}")
+    os.replace(beside, path)
 
 
 def _unpack_segments(source: Path, folder: Path) -> None:
