@@ -6,7 +6,7 @@
 A line is a kernel of one step of 32 rows: microseconds of one model, and its speed, which counts the products that the
 layer needs, or, where that is all but what bounds it, the bytes of its weights and moments. The last line is their sum,
 and a whole step, launched kernel by kernel. Tiles are those of ``lowchurn.nets._kernels``: ``TILES`` of ``conv_gpu``
-and ``dense_gpu``, and ``STEP`` and ``NARROW`` of the latter.
+and ``dense_gpu``, and ``STEP`` and ``MANY`` of the latter.
 """
 
 from __future__ import annotations

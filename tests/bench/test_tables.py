@@ -273,7 +273,7 @@ def test_a_table_of_the_paper_tells_its_trials_and_error_bands():
     assert cold_accuracy_table(ADULT[::2], RAW, TABLE1, METHODS).notes == ["1 trial."]  # which has no error
     single = [row | {"dataset": "bank"} for row in ADULT[::2]]
     assert cold_accuracy_table([*ADULT, *single], RAW, TABLE1, METHODS).notes == [
-        "1 to 2 trials. Standard errors, averaged over settings, where there are two trials: "
+        "1 to 2 trials. Standard errors, averaged over settings, where there are two trials or more: "
         "error 1.25, churn 1.50 points."
     ]
 

@@ -9,7 +9,8 @@ import torch
 
 from lowchurn.nets import Task, _trained, train
 from lowchurn.nets._losses import batch_gradient, target_loss
-from lowchurn.nets._stacks import make_stack
+from lowchurn.nets._stacks import Settings, make_stack
+from lowchurn.nets._stacks._transformer import TransformerStack
 from lowchurn.nets.networks import Resnet, convnet, fcn, resnet, transformer
 from tests.nets.slow_twin import pair_loss
 
@@ -188,3 +189,27 @@ def test_float32_kernels_notice_what_diverges():
     X = np.full((20, 3), 1e30, dtype="float32")
     task = Task(np.arange(10), np.eye(2)[np.arange(10) % 2], np.arange(10, 20), np.eye(2)[np.arange(10) % 2])
     assert train(fcn(8, inputs=3, classes=2), X, [task], device="cpu").status[0].startswith("failed")
+
+
+def test_transformers_ask_the_library_for_one_number_of_rows(monkeypatch):
+    """A library may multiply another number of rows in another way, so it sees the same one whoever is in the stack."""
+    module, rows = transformer(1, length=4, classes=3, vocabulary=10), torch.arange(21).repeat(2, 1)
+    params = {name: torch.stack([p.detach(), 2 * p.detach()]).double() for name, p in module.named_parameters()}
+    stack = TransformerStack(module, params, Settings(torch.device("cpu"), torch.float64, batch_size=8))
+    pool = torch.randint(10, (21, 4), generator=torch.Generator().manual_seed(0))
+    plain, seen = stack.logits(pool, rows), []
+
+    def outputs(ids):
+        seen.append(ids.shape[1])
+        return stack._forward(stack._tokens(ids)[1], stack.params)
+
+    monkeypatch.setattr(stack, "outputs", outputs)
+    stack.kernels, stack.large_rows = object(), 8
+    assert (stack.large, stack.records) == (True, False)
+    torch.testing.assert_close(stack.logits(pool, rows), plain)
+    assert seen == [8, 8, 8]
+    seen.clear()
+    stack.large_rows = 12  # a step has too few rows for it, and so has everything else
+    assert (stack.large, stack.records) == (False, True)
+    torch.testing.assert_close(stack.logits(pool, rows), plain)
+    assert seen == [11, 10]

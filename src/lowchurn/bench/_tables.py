@@ -402,7 +402,7 @@ def _paper_notes(found: Averages, table: PaperTable) -> list[str]:
     trials = [f"{_span(counts, '{:g}')} trial{'s' * (max(counts) > 1)}."] if counts else []
     if bands:
         error, churn = (_span([cells[k].value or 0.0 for cells in bands], "{:.2f}") for k in range(2))
-        words = "averaged over settings" + (", where there are two trials" if len(bands) < len(counts) else "")
+        words = "averaged over settings" + (", where there are two trials or more" if len(bands) < len(counts) else "")
         trials += [f"Standard errors, {words}: error {error}, churn {churn} points."]
     return [*notes, " ".join(trials)] if trials else notes
 

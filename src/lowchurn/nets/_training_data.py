@@ -51,9 +51,11 @@ class Draws:
         seeds, places = np.unique(seeds_of(tasks), return_inverse=True)
         self.seeds, self.places = (torch.from_numpy(value).to(rows.device) for value in (seeds, places))
         self.mixing = _numbers([t.mixing for t in tasks], rows.device)
+        self.steps = math.ceil(self.rows / settings.batch_size)
+        self.left = False  # whether tasks have left since the last draw
         self.first = 0  # what is drawn is of this epoch and those behind it
         self.drawn: list[torch.Tensor] = []
-        self.shares = torch.empty(0)
+        self.shares = torch.empty(0, len(tasks), 0, device=rows.device)
 
     def of(self, epoch: int) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """The order of each task's rows in an epoch (K, n), and its mates (K, n) and shares (K, steps) or None."""
@@ -66,14 +68,17 @@ class Draws:
 
     def _draw(self, first: int) -> None:
         """Shuffles (epochs, seeds, n) and shares (epochs, K, steps) from an epoch on."""
-        n, each = self.rows, len(self.seeds)
-        count = max(1, min(EPOCHS_AT_ONCE, DRAWN_AT_ONCE[self.seeds.device.type] // (each * n)))
+        if self.left:  # seeds that no task has any more
+            used, self.places = torch.unique(self.places, return_inverse=True)
+            self.seeds, self.left = self.seeds[used], False
+        n, each, tasks, steps = self.rows, len(self.seeds), len(self.places), self.steps
+        most = max(each * n, 0 if self.mixing is None else 6 * tasks * steps)  # shares take six numbers each
+        count = max(1, min(EPOCHS_AT_ONCE, DRAWN_AT_ONCE[self.seeds.device.type] // most))
         numbers = torch.arange(first, first + count, device=self.seeds.device)
         epochs, seeds = numbers.repeat_interleave(each), self.seeds.repeat(count)
         drawn = [_random.shuffles(seeds, 0 * epochs if self.settings.one_order else epochs, n)]
         if self.mixing is not None:
             drawn += [_random.shuffles(seeds, epochs, n, _random.MATE)]
-            steps, tasks = math.ceil(n / self.settings.batch_size), len(self.places)
             of_tasks = self.seeds[self.places].repeat(count), self.mixing.repeat(count)
             shares = _random.mixup_shares(*of_tasks, numbers.repeat_interleave(tasks), steps)
             self.shares = shares.to(self.settings.dtype).view(count, tasks, steps)
@@ -81,7 +86,7 @@ class Draws:
 
     def keep(self, tasks: torch.Tensor) -> None:
         """Let all tasks leave but these."""
-        self.places = self.places[tasks]
+        self.places, self.left = self.places[tasks], True
         if self.mixing is not None:
             self.mixing, self.shares = self.mixing[tasks], self.shares[:, tasks]
 
@@ -160,4 +165,4 @@ def _numbers(values: Sequence[float | None], device: torch.device) -> torch.Tens
 
 def seeds_of(tasks: Sequence[Task]) -> np.ndarray:
     """The tasks' seeds as 64 bits; larger ones wrap around."""
-    return np.array([(int(task.seed) + 2**63) % 2**64 - 2**63 for task in tasks])
+    return np.array([(int(task.seed) + 2**63) % 2**64 - 2**63 for task in tasks], dtype=np.int64)

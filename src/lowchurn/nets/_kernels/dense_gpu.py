@@ -6,6 +6,8 @@ read, and both together are the weight in float32, exactly. Halves and moments l
 outputs, BI, BJ), with zeros behind the last input and output: what a program reads and writes at a time is one run of memory.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -241,7 +243,8 @@ def power(n, least=16):
 STEP = {"BJ": 128, "BK": 128, "num_warps": 8, "num_stages": 3}
 MANY = {"BJ": 64, "BK": 64, "num_warps": 4, "num_stages": 4}
 TILES = {"AHEAD": 3, "num_warps": 4}
-CROWDED = {"AHEAD": 2}  # instead, for more rows than 32, which take the registers
+CROWDED = {"AHEAD": 2}  # instead, for more rows than 32, which take the registers, or where shared memory is small
+AMPLE = 120 << 10  # bytes of shared memory of a block, of which those of three tiles take 108 KiB
 
 
 def dense_relu(x, w, bias, **tiles):
@@ -294,6 +297,12 @@ def adam(w, m, v, g, *, rate, copy):
     _adam[(triton.cdiv(size, 1024),)](w, m, v, g, copy, rate, size, **KERAS_ADAM, BLOCK=1024, num_warps=4)
 
 
+@functools.cache
+def _ample(device):
+    """Whether a block has shared memory for three tiles ahead, as on the GPUs of data centres."""
+    return device.type != "cuda" or torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= AMPLE
+
+
 def dense_backward(x, d, high, low, m, v, rate, back, sums, which=None, **tiles):
     """One Adam step of a dense layer, in blocks, from its inputs x (K, B, n_in) and the gradient d at its outputs.
 
@@ -304,7 +313,7 @@ def dense_backward(x, d, high, low, m, v, rate, back, sums, which=None, **tiles)
     k, rows, n_in = x.shape
     n_out, names = d.shape[-1], ("PW", "OH", "OW", "N")
     where = (1, 1, 1, 1) if which is None else (which.shape[3], *back.shape[2:])
-    tiles = {**TILES, **(CROWDED if rows > 32 else {}), **tiles}
+    tiles = {**TILES, **(CROWDED if rows > 32 or not _ample(x.device) else {}), **tiles}
     _dense_backward[(high.shape[1], k)](
         x, d, high, low, m, v, which, back, sums, rate, ROWS=rows, N_IN=n_in, N_OUT=n_out, BI=high.shape[3],
         BJ=high.shape[4], **dict(zip(names, where, strict=True)), R=power(rows), **KERAS_ADAM, POOLED=which is not None,

@@ -142,6 +142,8 @@ def _made(c, device):
     """A kernel, or None and a warning, which is given once."""
     try:
         return Kernel(c, device)
+    except torch.OutOfMemoryError:  # it may be there the next time
+        raise
     except Exception as error:  # whatever it is: another kernel can do the work
         with _failing:
             _failures.append(error)

@@ -2,7 +2,7 @@
 
 The library chooses its way of multiplying by the shapes that it is given, the number of products among them. A call for
 each model has the shapes of one model alone, so its bits do not depend on how many are trained beside it. That pays
-where a product of one model keeps a whole GPU busy. Products accumulate in float32.
+where a product of one model keeps a whole GPU busy. Products accumulate in float32, as torch does by default.
 """
 
 import torch

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 
 from lowchurn.nets._losses import batch_gradient
 from lowchurn.nets._streams import recording_stream
@@ -171,6 +172,7 @@ class RecordableStack(Stack):
     """A stack that trains step by step; on a GPU, a step may be recorded as a CUDA graph."""
 
     recordable = False  # whether a step on a GPU reads nothing from the host but what `step_size` has on the device
+    records = True  # whether such steps are recorded
     recorded: RecordedStep | None = None
     outdated: RecordedStep | None = None  # of more models; the next one takes its memory
 
@@ -187,7 +189,7 @@ class RecordableStack(Stack):
                 self.recorded.replay(part)
                 continue
             self.train_step(part)
-            if self.recordable and self.recorded is None and part.order.shape[1] == size:
+            if self.recordable and self.records and self.recorded is None and part.order.shape[1] == size:
                 self.recorded = RecordedStep(self, part, self.outdated)  # after a step that has made all that it needs
                 self.outdated = None
 
@@ -222,13 +224,14 @@ class StepStack(RecordableStack):
     def logits(self, pool: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         if rows is None:
             rows = torch.arange(pool.shape[0], device=pool.device).expand(self.models, -1)
-        parts = [self.outputs(pool[part]) for part in rows.split(self.rows_at_once, dim=1)]
-        return torch.cat(parts, dim=1)
+        count, (size, even) = rows.shape[1], self.rows_at_once
+        parts = (F.pad(rows, (0, -count % size)) if even else rows).split(size, dim=1)
+        return torch.cat([self.outputs(pool[part]) for part in parts], dim=1)[:, :count]
 
     @property
-    def rows_at_once(self) -> int:
-        """The rows of each model whose logits are computed together."""
-        return max(self.settings.batch_size, 256 // (self.beside or self.models))
+    def rows_at_once(self) -> tuple[int, bool]:
+        """The rows of each model whose logits are computed together, and whether the last are filled up to as many."""
+        return max(self.settings.batch_size, 256 // (self.beside or self.models)), False
 
     @abc.abstractmethod
     def step(

@@ -8,6 +8,7 @@ Products accumulate in float32; weights, moments, tokens, normalisations, the la
 from __future__ import annotations
 
 import importlib.util
+import math
 from functools import cached_property
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -15,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from lowchurn.nets._kernels import large_gpu
 from lowchurn.nets._stacks._stack import FlatParameters, FlatStack, Settings, State
 from lowchurn.nets.networks import Transformer
 
-LARGE = 4096  # numbers of all heads of a token, from which on a model's products may go to torch's library
 TABLE = "token.weight"  # most of the parameters; last in the flat buffer, so that a fused kernel can take it alone
 
 
@@ -42,6 +43,9 @@ class TransformerStack(FlatStack):
 
     def __init__(self, module: Transformer, params: State, settings: Settings) -> None:
         self.heads, self.vocabulary = module.heads, module.vocabulary
+        length, width = module.length, module.token.weight.shape[1]
+        # Batches of so many rows may have a product that goes to torch's library, the largest being those of attention.
+        self.large_rows = math.ceil(large_gpu.LEAST / (length * self.heads * width * max(length, width)))
         self.kernels: ModuleType | None = None
         gpu = settings.device.type == "cuda"
         fast = gpu and settings.dtype == torch.float32 and settings.precision in ("auto", "bfloat16")
@@ -59,10 +63,22 @@ class TransformerStack(FlatStack):
         return self.kernels is not None
 
     @property
-    def rows_at_once(self) -> int:
-        """As many as in a step where products are large: torch's library may multiply other numbers in another way."""
-        large = self.kernels and self.heads * self.params[TABLE].shape[-1] >= LARGE
-        return self.settings.batch_size if large else super().rows_at_once
+    def large(self) -> bool:
+        """Whether products of a step may go to torch's library."""
+        return self.kernels is not None and self.settings.batch_size >= self.large_rows
+
+    @property
+    def records(self) -> bool:  # type: ignore[override]
+        """Recordings of several stacks would share the library's room for parts of a product, and run side by side."""
+        return not self.large
+
+    @property
+    def rows_at_once(self) -> tuple[int, bool]:
+        """One number where the library is asked, which may go another way for others, and else too few for it."""
+        if self.large:
+            return self.settings.batch_size, True
+        size, even = super().rows_at_once
+        return (size if self.kernels is None else max(1, min(size, self.large_rows - 1))), even
 
     def _lay_out(self, layout: FlatParameters) -> None:
         super()._lay_out(layout)
