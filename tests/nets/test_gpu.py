@@ -477,6 +477,8 @@ def test_transformers_repeat_and_neighbours_do_not_matter(size):
     for name, value in together.state.items():
         assert torch.equal(value, again.state[name]), f"{name} does not repeat"
         assert torch.equal(value, apart.state[name]), f"{name} depends on neighbours"
+    alone = train(network, X, tasks[:1], **options)
+    np.testing.assert_array_equal(alone.logits(X)[0], together.logits(X)[0])
 
 
 def test_threads_that_record_steps_do_not_disturb_each_other():
