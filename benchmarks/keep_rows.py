@@ -55,6 +55,8 @@ def pack(store: Store, path: Path, datasets: list[str], networks: list[str]) -> 
     with tempfile.TemporaryDirectory() as folder:
         some = Store(folder, plain=True)
         count = copy_rows(store, some, chosen)
+        if not count:
+            raise SystemExit(f"keep_rows: {store.folder} contains no rows of {' '.join([*datasets, *networks])}")
         pack_store(some, path)
     return count
 
