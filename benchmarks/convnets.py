@@ -2,6 +2,7 @@
 
     python benchmarks/convnets.py convnet-4                     # 28 x 28 x 1 and 32 x 32 x 3, as they are
     python benchmarks/convnets.py convnet-4 --tiles             # and each kernel with other tiles, compiled beforehand
+    python benchmarks/convnets.py convnet-4 --train             # whole calls of `train`, and decisions on other rows
 
 A line is a kernel of one step of 32 rows: microseconds of one model, and its speed, which counts the products that the
 layer needs, or, where that is all but what bounds it, the bytes of its weights and moments. The last line is their sum,
@@ -15,6 +16,7 @@ import argparse
 import math
 import multiprocessing
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -22,9 +24,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
+import numpy as np
 import torch
 from products import BATCH, fits, milliseconds
 
+from lowchurn.nets import Task, train
 from lowchurn.nets._losses import batch_gradient
 from lowchurn.nets._stacks import Batches, Settings
 from lowchurn.nets._stacks._convnet_gpu import INNER, LARGEST, Chosen, GpuConvnetStack, padded
@@ -177,16 +181,44 @@ def compiled(job: tuple[str, tuple[int, int, int], str]) -> list[bool]:
     return [fits(step.call(kernel, tile)) for tile in ({}, *tiles(kernel))]
 
 
+def time_training(network: str, shape: tuple[int, int, int], models: int) -> None:
+    """Print how long whole calls of ``train`` take, of 2 and of 12 epochs, and the decisions on 10,000 other rows."""
+    rng, rows, held_out, other = np.random.default_rng(0), 2000, 100, 10000
+    X, y = rng.random((rows + held_out + other, *shape), "float32"), np.eye(CLASSES)[rng.integers(CLASSES, size=2100)]
+    own, rest = np.arange(rows), np.arange(rows, rows + held_out)
+    tasks = [Task(own, y[own], rest, y[rest], seed=seed) for seed in range(models)]
+    module, pool = convnet(int(network.split("-")[1]), classes=CLASSES, shape=shape), torch.from_numpy(X).to(DEVICE)
+    train(module, pool, tasks, epochs=1)  # compiles
+    for epochs in (2, 2, 2, 12):
+        began = time.perf_counter()
+        trained = train(module, pool, tasks, epochs=epochs, patience=epochs)
+        torch.cuda.synchronize()
+        middle = time.perf_counter()
+        trained.decisions(pool[rows + held_out :])
+        torch.cuda.synchronize()
+        training = 1e3 * (middle - began) / (models * epochs)
+        prediction = 1e3 * (time.perf_counter() - middle) / models * rows / other
+        print(
+            f"  {epochs:2} epochs: {training:.3f} ms per model-epoch; prediction of {rows:,} rows {prediction:.3f} ms"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="+", metavar="NETWORK", help="convnet-N")
     parser.add_argument("--tiles", action="store_true", help="try other tiles")
+    parser.add_argument("--train", action="store_true", help="time whole trainings instead of kernels")
     parser.add_argument("--jobs", type=int, default=12, help="processes that compile")
     parser.add_argument("--models", type=int, default=256)
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("convnets: needs a CUDA device")
     places = [(network, shape) for network in chosen.networks for shape in SHAPES]
+    if chosen.train:
+        for network, shape in places:
+            print(f"{network} on {' x '.join(map(str, shape))}, {chosen.models} models")
+            time_training(network, shape, chosen.models)
+        return
     fit: dict[tuple, list[bool]] = {}
     if chosen.tiles:
         jobs = [(*place, kernel) for place in places for kernel in TRIED]
