@@ -16,7 +16,7 @@ def pays(x, columns):
 
 
 def product(x, weight, bias=None, add=None):
-    """``x @ weight``, plus ``bias`` (K, columns) or ``add`` (K, rows, columns)."""
+    """``x @ weight``, plus ``bias`` (K, columns), rounded as x is, or ``add`` (K, rows, columns)."""
     out = x.new_empty(*x.shape[:2], weight.shape[2])
     for k, own in enumerate(out):
         if bias is not None:
