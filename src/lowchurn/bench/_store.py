@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowchurn._extras import importing
-from lowchurn._files import scratch_folder, write_file
+from lowchurn._files import drafted, scratch_folder, write_file
 from lowchurn._terminal import one_line
 from lowchurn.bench._segments import (
     FINISHED,
@@ -229,11 +229,9 @@ def opened_store(source: Path) -> Iterator[Store]:
 
 def pack_store(store: Store, path: Path) -> None:
     """Write a store as a tar file, whole or not at all; other threads may add rows and pack it meanwhile."""
-    beside = path.with_name(f".{path.stem}-{threading.get_ident()}")
-    with tarfile.open(beside, "w") as tar:
+    with drafted(path) as draft, tarfile.open(draft, "w") as tar:
         for segment in sorted(store.segments.glob("[0-9]*")):
             tar.add(segment, f"segments/{segment.name}")
-    os.replace(beside, path)
 
 
 def _unpack_segments(source: Path, folder: Path) -> None:

@@ -1,1 +1,4 @@
-"""Hand-written kernels. Each is imported only where its compiler (numba, Triton) is there and it is the faster way."""
+"""Hand-written kernels, and what surrounds them.
+
+Each is imported, or compiled, only where its compiler (numba, Triton, NVRTC) is there and it is the faster way.
+"""

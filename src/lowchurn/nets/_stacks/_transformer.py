@@ -78,7 +78,7 @@ class TransformerStack(FlatStack):
         if self.large:
             return self.settings.batch_size, True
         size, even = super().rows_at_once
-        return (size if self.kernels is None else max(1, min(size, self.large_rows - 1))), even
+        return (size if self.kernels is None else min(size, self.large_rows - 1)), even
 
     def _lay_out(self, layout: FlatParameters) -> None:
         super()._lay_out(layout)
